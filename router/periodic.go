@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -28,6 +29,20 @@ func (r *Router) Run(ctx context.Context) {
 			r.opt.Log.Info("Envoy's access log reports ends of requests again")
 		}
 		said = what
+		r.logPace()
+	}
+}
+
+// logPace logs the workers that have become slow, or as fast as others again.
+func (r *Router) logPace() {
+	for _, slot := range r.opt.Fleet.JudgePace(r.opt.Now()) {
+		at := []zap.Field{zap.String("worker", slot.Worker.Name), zap.Int("rank", max(slot.Rank, 0)), zap.String("class", slot.Worker.Class)}
+		if slow := slot.Slow(); slow.Certain {
+			r.opt.Log.Warn("a worker computes prompts much slower than others of its class, and gets fewer (SL0110): see its GPU, and what "+
+				"else runs there", append(at, zap.String("times_slower", strconv.FormatFloat(slow.Times, 'f', 1, 64)), zap.Time("since", slow.Since))...)
+		} else {
+			r.opt.Log.Info("a worker computes prompts as fast as others of its class again", at...)
+		}
 	}
 }
 

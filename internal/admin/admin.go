@@ -64,6 +64,7 @@ type Worker struct {
 	LastEvent   string      `json:"last_event,omitempty"`
 	EventAge    float64     `json:"event_age_seconds,omitempty"`         // how long its events have been late
 	Rate        float64     `json:"prefill_tokens_per_second,omitempty"` // as observed; 0: none yet
+	Slow        fleet.Slow  `json:"slow,omitzero"`                       // than others of its class
 	Orphans     int         `json:"orphan_blocks,omitempty"`             // reported blocks whose parent is unknown: they do not count
 	Doubtful    int         `json:"doubtful_blocks,omitempty"`           // reported before messages were lost, and not since
 	Unfilled    uint64      `json:"gaps_unfilled,omitempty"`             // times that messages were lost and could not be replayed

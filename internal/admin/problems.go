@@ -313,6 +313,12 @@ func (f *Facts) ofWorkers(l *problemList) {
 				l.add(sign.Problem, w.Name, detail)
 			}
 		}
+		if slow := &w.Slow; slow.Times > 0 {
+			l.add(Problem{Code: "SL0110", Severity: "warning", kind: "pace", From: "events", Since: slow.Since,
+				What: "computes prompts much slower than others of its class, and gets fewer", Fix: "see its GPU (clocks, temperature), and what " +
+					"else runs there; if its hardware is another one on purpose: a class of its own"}, w.Name,
+				fmt.Sprintf("%.1f times as long", slow.Times))
+		}
 		for k := range w.RulesAside {
 			aside := &w.RulesAside[k]
 			l.add(Problem{Code: "SL0206", Severity: "warning", From: "audit", Since: aside.Since,

@@ -661,6 +661,8 @@ var mistakes = []mistake{
 	{"37 no room", "SL0110", Warning, "1 of the last requests got 429", "max_in_flight", func(f *fleet) {
 		f.page.decisions = append(f.page.decisions, router.Recent{At: time.Now(), Code: http.StatusTooManyRequests})
 	}},
+	{"39 half the speed", "SL0110", Warning, "b: computes prompts much slower than others of its class, and gets fewer: 2.1 times as long",
+		"see its GPU", func(f *fleet) { f.page.workers[1].Slow = workers.Slow{Times: 2.1, Since: time.Now()} }},
 	{"37 a replica that refuses", "SL0508", Warning, "10.0.0.3:9002: no token", "api_key_file", func(f *fleet) {
 		f.page.lost = []string{"10.0.0.3:9002: no token"}
 	}},

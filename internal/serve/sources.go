@@ -187,7 +187,7 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 		load := f.Load(now)
 		r := admin.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
 			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.OutReason(now),
-			Events: "none", Role: f.Worker.Role.String(), Rate: load.Rate}
+			Events: "none", Role: f.Worker.Role.String(), Rate: load.Rate, Slow: f.Slow()}
 		if f.EventAge != nil {
 			r.EventAge = f.EventAge(now).Seconds()
 		}

@@ -321,7 +321,7 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	s.stepBegan = now
 	if !fetches && took > 0 && done >= 1 {
 		work := done + attention*before + decodeTokens*float64(s.inflight) + contextTokens*s.context
-		s.slowness.add(s.Worker.pace.Load().compare(done, work, took), done, now)
+		s.slowness.add(s.Worker.pace.Load().compare(done, work, took), done, took, now)
 	}
 	s.unheard = 0
 	for _, h := range s.queue { // where a step has computed none of them, less was done than assumed: the KV cache may be full

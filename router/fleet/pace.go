@@ -1,8 +1,10 @@
 package fleet
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,14 +62,17 @@ func (p *pace) compare(tokens, work, seconds float64) float64 {
 // slowness is what a slot's own steps have shown: sums over its last samples, of logarithms of their times over the mean's.
 type slowness struct {
 	n, sum, squares float64
+	seconds         float64   // that the steps took
 	at              time.Time // of the last sample
+	slow            Slow
 }
 
 // add adds a sample, weighted by its tokens.
-func (s *slowness) add(ratio, tokens float64, now time.Time) {
+func (s *slowness) add(ratio, tokens, seconds float64, now time.Time) {
 	weight := min(1, tokens/fullSample)
 	keep := min(s.fade(now), (maxSamples-weight)/max(1, s.n))
 	s.n, s.sum, s.squares, s.at = keep*s.n+weight, keep*s.sum+weight*ratio, keep*s.squares+weight*ratio*ratio, now
+	s.seconds = keep*s.seconds + weight*seconds
 }
 
 func (s *slowness) fade(now time.Time) float64 {
@@ -85,4 +90,83 @@ func (s *slowness) factor(idle bool, now time.Time) float64 {
 	variance := (fade*(s.squares-s.sum*mean) + priorSamples*priorSpread*priorSpread) / (n + priorSamples)
 	mean *= fade * n / (n + priorSamples)
 	return math.Exp(mean * max(0, 1-doubt*doubt*variance/(n+priorSamples)/(mean*mean)))
+}
+
+// A worker that computes much slower than its class is named, besides getting less. The last samples count however old they are, since it
+// gets few. What makes it a false alarm: too few samples, steps so short that they are mostly a fixed cost, and a moment's disturbance.
+const (
+	slowTimes, noLongerSlow      = 1.5, 1.25 // as long as the others' steps, to be named and to be as fast again
+	slowCertain, noLongerCertain = 1.2, 1.1  // the same, of what is certain
+	slowSamples                  = 4
+	slowStep                     = 0.02             // seconds of its steps, at least
+	slowLasts                    = 3 * time.Second  // before it is named
+	slowUntil                    = 15 * time.Minute // after its last sample
+)
+
+// Slow says that a slot takes Times as long as others of its class to compute prompts, which was first seen at Since; zero: it does not.
+type Slow struct {
+	Times   float64   `json:"times"`
+	Since   time.Time `json:"since"`
+	Certain bool      `json:"-"` // it has lasted
+}
+
+// Slow returns whether the slot is slow, as JudgePace found it last.
+func (s *Slot) Slow() Slow {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.slowness.slow.Certain {
+		return Slow{}
+	}
+	return s.slowness.slow
+}
+
+// JudgePace compares the slots of each class with the middle one, and returns those that have become slow, or as fast as others again.
+func (f *Fleet) JudgePace(now time.Time) (changed []*Slot) {
+	type known struct {
+		slot *Slot
+		mean float64
+	}
+	classes := make(map[[2]string][]known)
+	for _, w := range f.Workers() {
+		for _, s := range w.Slots {
+			if mean, ok := s.meanSlowness(); ok {
+				classes[[2]string{w.Model, w.Class}] = append(classes[[2]string{w.Model, w.Class}], known{s, mean})
+			}
+		}
+	}
+	for _, slots := range classes {
+		slices.SortFunc(slots, func(a, b known) int { return cmp.Compare(a.mean, b.mean) })
+		for i := range slots {
+			if slots[i].slot.judge(slots[(len(slots)-1)/2].mean, now) {
+				changed = append(changed, slots[i].slot)
+			}
+		}
+	}
+	return changed
+}
+
+// meanSlowness returns the mean of the slot's samples, if they are enough.
+func (s *Slot) meanSlowness() (mean float64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.slowness.sum / max(1, s.slowness.n), s.slowness.n >= slowSamples
+}
+
+// judge compares the slot with the mean of others, and reports whether it has become slow, or is so no more.
+func (s *Slot) judge(others float64, now time.Time) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := &s.slowness
+	was := l.slow
+	times, certain := math.Exp(l.sum/l.n-others), l.factor(false, l.at)
+	switch {
+	case now.Sub(l.at) >= slowUntil, was.Certain && (times < noLongerSlow || certain < noLongerCertain),
+		!was.Certain && (times < slowTimes || certain < slowCertain || l.seconds < slowStep*l.n):
+		l.slow = Slow{}
+	case was.Since.IsZero():
+		l.slow = Slow{times, now, false}
+	default:
+		l.slow.Times, l.slow.Certain = times, was.Certain || now.Sub(was.Since) >= slowLasts
+	}
+	return was.Certain != l.slow.Certain
 }

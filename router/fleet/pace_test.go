@@ -113,3 +113,73 @@ func TestSlownessIsFound(t *testing.T) {
 		t.Errorf("after 25 s without a request it is not tried: %.2f", r)
 	}
 }
+
+// TestSlowIsNamed: a worker of half the speed, or five times as slow, is named within 10 s, with how much slower it is; not so one that was
+// disturbed for a moment, one whose class is slower, nor any of an equal fleet, be it of one worker. Once it is as fast again, it is not.
+func TestSlowIsNamed(t *testing.T) {
+	type change func(i int, slow []float64)
+	for _, c := range []struct {
+		name   string
+		slow   []float64
+		change change
+		class  string // of worker 1
+		tokens int
+		want   float64 // of worker 1
+	}{
+		{"equal", []float64{1, 1, 1}, nil, "", 1600, 0},
+		{"alone", []float64{3}, nil, "", 1600, 0},
+		{"half the speed", []float64{1, 2, 1}, nil, "", 1600, 2},
+		{"half the speed, of two", []float64{1, 2}, nil, "", 1600, 2},
+		{"five times as slow", []float64{1, 5, 1, 1}, nil, "", 1600, 4},
+		{"a little slower", []float64{1, 1.2, 1}, nil, "", 1600, 0},
+		{"another class", []float64{1, 2, 1}, nil, "old", 1600, 0},
+		{"steps of a fixed cost", []float64{0.1, 0.3, 0.1}, nil, "", 320, 0},
+		{"disturbed", []float64{1, 1, 1}, func(i int, slow []float64) {
+			slow[1] = 1
+			if i == 3 {
+				slow[1] = 4
+			}
+		}, "", 1600, 0},
+	} {
+		s := newSteps(len(c.slow))
+		if c.class != "" {
+			s.workers[1].Class = c.class
+		}
+		f := New(s.c.now)
+		f.Set(s.workers)
+		began, named := s.c.t, time.Time{}
+		for i := range 30 {
+			if c.change != nil {
+				c.change(i, c.slow)
+			}
+			at := s.c.t
+			for w := range s.workers {
+				s.c.t = at // they work at the same time
+				s.step(w, c.tokens, c.slow[w])
+			}
+			s.c.t = at.Add(500 * time.Millisecond)
+			for _, slot := range f.JudgePace(s.c.t) {
+				if !slot.Slow().Certain || slot.Worker != s.workers[min(1, len(s.workers)-1)] || c.want == 0 {
+					t.Errorf("%s, step %d: %s %+v", c.name, i, slot.Worker.Name, slot.Slow())
+				}
+				named = s.c.t
+			}
+		}
+		if c.want == 0 {
+			continue
+		}
+		slow := s.workers[1].Slots[0].Slow()
+		if took := named.Sub(began); named.IsZero() || took > 10*time.Second || math.Abs(slow.Times/c.want-1) > 0.3 {
+			t.Errorf("%s: %+v after %v, want %v", c.name, slow, took, c.want)
+		}
+		for range 30 {
+			for w := range s.workers {
+				s.step(w, c.tokens, 1)
+			}
+			f.JudgePace(s.c.t)
+		}
+		if slow := s.workers[1].Slots[0].Slow(); slow.Times != 0 {
+			t.Errorf("%s: as fast as the others for 30 steps, and %+v", c.name, slow)
+		}
+	}
+}

@@ -1,12 +1,17 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/internal/doctor"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/sim"
 )
@@ -59,5 +64,57 @@ func TestSwappedEventSockets(t *testing.T) {
 				t.Error("something else is said to be wrong as well:", page)
 			}
 		})
+	}
+}
+
+// TestSlowWorkerIsNamed: with four clients, a worker that takes twice as long as before is named by log, page and doctor, with how much
+// slower it is. Before, nothing is.
+func TestSlowWorkerIsNamed(t *testing.T) {
+	t.Parallel()
+	var log *lockedBuffer
+	l := startLab(t, func(o *lab.Options) {
+		o.Speed, log = 1, o.Log.(*lockedBuffer)
+		o.Config = func(keys map[string]any) { keys["log_level"] = "warn" }
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for c := range 4 {
+		clients.Go(func() {
+			for k := 0; ctx.Err() == nil; k++ {
+				body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":"%d, %d: %s"}]}`, lab.ModelName, c, k,
+					strings.Repeat("why ", 400+k%7*200))
+				raws(t, l, []byte(body), nil)
+			}
+		})
+	}
+	defer clients.Wait()
+	defer stop()
+	problems := func() string {
+		text, _ := lab.Get("http://" + l.Admin + "/problems")
+		return string(text)
+	}
+	time.Sleep(5 * time.Second) // equal workers
+	if page := problems(); page != "[]\n" {
+		t.Error("before anything is wrong:", page)
+	}
+	l.Sims[1].SetSlow(2)
+	began, one := time.Now(), gjson.Result{}
+	if err := lab.WaitFor(t.Context(), "the slow worker among the problems", func() bool {
+		one = gjson.Get(problems(), `#(code=="SL0110")`)
+		return one.Exists()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("after %v: %s", time.Since(began), one.Get("what").Str)
+	if !strings.Contains(one.Get("what").Str, "worker-2: computes prompts much slower") || len(one.Get("workers").Array()) != 1 {
+		t.Error(one.Raw)
+	}
+	if text := log.String(); !strings.Contains(text, "computes prompts much slower") || !strings.Contains(text, "worker-2") {
+		t.Error("the log does not name it:", text)
+	}
+	checks, _ := doctored(t, l.Self(), l.Config(), "--no-canary")
+	at := slices.IndexFunc(checks, func(c doctor.Result) bool { return c.Code == "SL0110" })
+	if !strings.Contains(strings.Join(checks[at].Evidence, "\n"), "worker-2: computes prompts much slower") {
+		t.Errorf("%+v", checks[at])
 	}
 }
