@@ -118,3 +118,27 @@ func TestSlowWorkerIsNamed(t *testing.T) {
 		t.Errorf("%+v", checks[at])
 	}
 }
+
+// TestLateEventsAreNamed: what one of two workers publishes is on its way for four seconds.
+func TestLateEventsAreNamed(t *testing.T) {
+	t.Parallel()
+	l := startLab(t, func(o *lab.Options) {
+		o.Workers = 2
+		o.Sim = func(i int, c *sim.Config) { c.EventsLate = time.Duration(i) * 4 * time.Second }
+	})
+	began, one := time.Now(), gjson.Result{}
+	if err := lab.WaitFor(t.Context(), "the late worker among the problems", func() bool {
+		raws(t, l, fmt.Appendf(nil, `{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":"%v: %s"}]}`, lab.ModelName,
+			time.Since(began), strings.Repeat("why ", 60)), nil)
+		page, _ := lab.Get("http://" + l.Admin + "/problems")
+		one = gjson.ParseBytes(page).Get("0")
+		return one.Exists()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("after %v: %s", time.Since(began), one.Raw)
+	if what := one.Get("what").Str; one.Get("code").Str != "SL0303" || !strings.Contains(what, "worker-2: KV events come late") ||
+		!strings.Contains(what, ": 4") {
+		t.Error(one.Raw)
+	}
+}

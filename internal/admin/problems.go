@@ -77,6 +77,7 @@ type Facts struct {
 	Unserved      []string
 	Findings      []audit.Finding // newest first
 	Misplaced     []audit.Misplaced
+	Late          []audit.Late
 	Probes        []probe.Result
 	Mode          string // as in /report: observe, 10%, 100%
 	TakesOne      bool   // a gateway has refused a list of addresses
@@ -443,8 +444,14 @@ var auditCauses = map[audit.Verdict]struct{ code, severity, fix string }{
 	audit.BlockSize: {"SL0101", "error", "start the worker with one block size; other blocks are not kept"},
 }
 
-// ofStreams adds workers whose events come over another worker's socket.
+// ofStreams adds workers whose events come late, or over another worker's socket.
 func (f *Facts) ofStreams(l *problemList) {
+	for i := range f.Late {
+		late := &f.Late[i]
+		l.add(Problem{Code: "SL0303", Severity: "warning", kind: "behind", From: "audit", Since: late.Since,
+			What: "KV events come late, so what its cache holds is known late", Fix: "see the network to its event socket, how busy its " +
+				"publisher and agent are; until then index.predicted_ttl: longer than that"}, late.Worker, fmt.Sprintf("%v after the requests' ends", late.By))
+	}
 	for i := range f.Misplaced {
 		m := &f.Misplaced[i]
 		l.add(Problem{Code: "SL0308", Severity: "error", kind: "misplaced", From: "audit", Since: m.Since, Fix: FixMisplaced,
@@ -453,15 +460,25 @@ func (f *Facts) ofStreams(l *problemList) {
 	}
 }
 
+// streamTold reports whether a worker's stream is a problem of its own, so that what is compared there says nothing else.
+func (f *Facts) streamTold(worker string, v audit.Verdict) bool {
+	return slices.ContainsFunc(f.Misplaced, func(m audit.Misplaced) bool { return m.Worker == worker || m.Over == worker }) ||
+		v == audit.Nothing && slices.ContainsFunc(f.Late, func(l audit.Late) bool { return l.Worker == worker })
+}
+
 // ofAudit adds the requests that were stored otherwise than predicted, by verdict.
 func (f *Facts) ofAudit(l *problemList) {
 	for _, c := range Causes(f.Findings, f.Now.Add(-auditAge)) {
 		cause, ok := auditCauses[c.Verdict]
-		if !ok || slices.ContainsFunc(f.Misplaced, func(m audit.Misplaced) bool { return m.Worker == c.Worker || m.Over == c.Worker }) {
-			continue // what is compared there are other requests' blocks
+		if !ok || f.streamTold(c.Worker, c.Verdict) {
+			continue
+		}
+		after := time.Duration(0)
+		if c.Verdict == audit.Nothing {
+			after = 8 * time.Second // until it shows whether they only come late
 		}
 		l.add(Problem{Code: cause.code, Severity: cause.severity, kind: "audit " + string(c.Verdict), From: "audit", Fix: cause.fix,
-			Since: c.First, What: fmt.Sprintf("requests are stored otherwise than predicted (%s)", c.Verdict)}, c.Worker, c.text())
+			Since: c.First, after: after, What: fmt.Sprintf("requests are stored otherwise than predicted (%s)", c.Verdict)}, c.Worker, c.text())
 	}
 }
 
@@ -577,7 +594,7 @@ func (s sinceWhen) take(now time.Time, list []Problem) []Problem {
 func (c *livePage) problems(now time.Time, workers []Worker) []Problem {
 	s := &c.state
 	f := Facts{Now: now, Workers: workers, Unserved: s.Router.Unserved(), Findings: s.Audit.Findings(),
-		Misplaced: s.Audit.Misplaced()}
+		Misplaced: s.Audit.Misplaced(), Late: s.Audit.Late()}
 	f.Configuration, f.Restart = s.Configuration()
 	if s.Probe != nil {
 		f.Probes = s.Probe.Results()

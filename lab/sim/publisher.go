@@ -19,13 +19,15 @@ type publisher struct {
 	topic  string
 	steps  int // batches kept
 	skew   time.Duration
+	late   time.Duration
 	pub    *listener
 	back   *listener // nil: no replay
 
-	mu     sync.Mutex
-	next   uint64
-	recent []batch // the last batches, oldest first
-	queues map[*peer]chan []byte
+	mu       sync.Mutex
+	onTheWay [][]byte // of batches that are late
+	next     uint64
+	recent   []batch // the last batches, oldest first
+	queues   map[*peer]chan []byte
 }
 
 type batch struct {
@@ -66,6 +68,21 @@ func (p *publisher) publish(events []event) {
 	payload := batchOf(p.form, events, p.rank, time.Now().Add(p.skew))
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.late > 0 {
+		p.onTheWay = append(p.onTheWay, payload)
+		time.AfterFunc(p.late, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.number(p.onTheWay[0])
+			p.onTheWay = p.onTheWay[1:]
+		})
+		return
+	}
+	p.number(payload)
+}
+
+// number gives a batch its number and sends it. p.mu is held.
+func (p *publisher) number(payload []byte) {
 	seq := p.next
 	p.next++
 	p.recent = append(p.recent, batch{seq, payload})

@@ -53,6 +53,8 @@ type Config struct {
 	// NoPrefixCache finds nothing cached, and says so; Skew is how far its clock is ahead.
 	NoPrefixCache bool
 	Skew          time.Duration
+	// EventsLate is how long its events are on their way.
+	EventsLate time.Duration
 	// Version is the vLLM release to act as, 0.22 to 0.33: it decides hashes, image names and wire forms.
 	// Default: 0.32.0; the other engines have one release each, SGLang also 0.5.6.
 	Version string
@@ -335,7 +337,7 @@ func (w *Worker) listenEvents() error {
 	for r, e := range w.engines {
 		e.pub = &publisher{form: w.form(), alone: w.cfg.Engine == Standalone, clear: w.cfg.Engine == SGLang,
 			topics: w.cfg.Version != oldSGLang && (w.cfg.Engine != VLLM || w.rules.ReplayTopic),
-			rank:   r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, skew: w.cfg.Skew, pub: pubs[r], back: backs[r]}
+			rank:   r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, skew: w.cfg.Skew, late: w.cfg.EventsLate, pub: pubs[r], back: backs[r]}
 		if loads != nil {
 			e.load = &publisher{pub: loads[r]}
 		}

@@ -85,6 +85,8 @@ type Auditor struct {
 	whole   map[uint64]*request  // open requests by Expectation.Whole
 	streams map[string]*streamOf // by worker, see streams.go
 
+	mayBeLate []lateRequest
+
 	watching retry.Bell // rung when requests are open
 
 	judgeMu sync.Mutex // held by judge; guards matches
@@ -395,6 +397,7 @@ func (a *Auditor) judge(now time.Time) (more bool) {
 			a.o.Parent(x.Slot, x.parent.engineHash, x.Locals[:x.parent.at])
 		}
 	}
+	a.lookForLate(now)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range a.slots {
@@ -402,7 +405,7 @@ func (a *Auditor) judge(now time.Time) (more bool) {
 			a.remove(s.open[0])
 		}
 	}
-	return len(a.byID)+len(a.ended) > 0
+	return len(a.byID)+len(a.ended)+len(a.mayBeLate) > 0
 }
 
 // due removes and returns the next request whose verdict is due; nil: none.
@@ -447,15 +450,15 @@ func (a *Auditor) verdictOfDifference(x *request) Verdict {
 	return Unattributed
 }
 
-func (a *Auditor) holds(x *request) bool {
-	if len(x.Locals) == 0 {
-		return false
-	}
+func (a *Auditor) holds(x *request) bool { return len(x.Locals) > 0 && a.holdsAll(x.Slot, x.Locals) }
+
+// holdsAll reports whether a slot holds all these blocks. It leaves in matches who holds how many.
+func (a *Auditor) holdsAll(slot indexer.SlotID, locals []uint64) bool {
 	a.matches.Held = true
-	a.o.Index.Match(x.Locals, &a.matches)
+	a.o.Index.Match(locals, &a.matches)
 	for _, h := range a.matches.Slots {
-		if h.Slot == x.Slot {
-			return int(h.Blocks) == len(x.Locals)
+		if h.Slot == slot {
+			return int(h.Blocks) == len(locals)
 		}
 	}
 	return false

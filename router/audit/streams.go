@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/indexer"
 )
 
 // Two workers whose event sockets are swapped look healthy, and every hit is predicted at the wrong one. What a request shows of it: an
@@ -14,16 +16,37 @@ import (
 // conversation may store their blocks elsewhere. So a worker is misplaced if nearly none of its last requests came over its own stream,
 // most of them came over one other stream, and that stream does not have its own worker's requests either.
 
+//
+// Events may also come late. A request whose blocks come after its verdict shows by how much: it had ended, so they were stored before.
+// Several in a row are needed, since the next turn of a conversation may store the same blocks.
+
 const (
-	streamWindow = 32 // the last requests of a worker that count
-	fewPlaced    = 4  // requests that are enough to tell
-	ownShare     = 4  // a stream with one in so many of its worker's requests is its own
+	streamWindow = 32               // the last requests of a worker that count
+	fewPlaced    = 4                // requests that are enough to tell
+	ownShare     = 4                // a stream with one in so many of its worker's requests is its own
+	lateWindow   = 8                // the last requests of a worker that show whether its events are late
+	latePatience = time.Minute      // for a request's blocks
+	openLate     = 256              // requests whose blocks may come late
+	lateBlocks   = 1 << 12          // of each
+	lateUntil    = 15 * time.Minute // after the last of a worker
 )
 
-// streamOf is where the last requests of a worker were reported, oldest first: by the name of the stream's worker; "": nowhere.
+// streamOf is what the last requests of a worker show of its stream, oldest first.
 type streamOf struct {
-	last  []string
+	last  []string  // over which worker's stream they were reported; "": over none
 	since time.Time // when it was first misplaced; zero: it is not
+
+	late      []time.Duration // how long after its end each was reported; 0: before its verdict
+	lateAt    time.Time       // of the last
+	lateSince time.Time       // zero: they are not late
+}
+
+// lateRequest is a request whose blocks may come late.
+type lateRequest struct {
+	worker string
+	slot   indexer.SlotID
+	locals []uint64
+	ended  time.Time
 }
 
 // Misplaced is a worker whose events come over another worker's stream.
@@ -67,6 +90,11 @@ func (a *Auditor) placed(x *request, v Verdict) Verdict {
 	if s == nil {
 		s = new(streamOf)
 		a.streams[x.Worker] = s
+	}
+	if v == Equal {
+		a.cameAfter(s, x.Worker, 0)
+	} else if over == "" && len(a.mayBeLate) < openLate && len(x.Locals) <= lateBlocks && !x.Shadow {
+		a.mayBeLate = append(a.mayBeLate, lateRequest{x.Worker, x.Slot, x.Locals, x.endedAt})
 	}
 	if len(s.last) == streamWindow {
 		s.last = slices.Delete(s.last, 0, 1)
@@ -147,5 +175,83 @@ func (a *Auditor) Misplaced() (list []Misplaced) {
 		}
 	}
 	slices.SortFunc(list, func(a, b Misplaced) int { return strings.Compare(a.Worker, b.Worker) })
+	return list
+}
+
+// lookForLate looks for the blocks of requests that had not come by their verdicts. The caller holds judgeMu.
+func (a *Auditor) lookForLate(now time.Time) {
+	a.mu.Lock()
+	list := a.mayBeLate
+	a.mayBeLate = nil
+	a.mu.Unlock()
+	kept := list[:0]
+	for _, l := range list {
+		switch after := now.Sub(l.ended); {
+		case a.holdsAll(l.slot, l.locals):
+			a.mu.Lock()
+			if s := a.streams[l.worker]; s != nil {
+				a.cameAfter(s, l.worker, after)
+				if at := slices.Index(s.last, ""); at >= 0 { // it was reported after all
+					s.last[at] = l.worker
+				}
+			}
+			a.mu.Unlock()
+		case after < latePatience:
+			kept = append(kept, l)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mayBeLate = append(kept, a.mayBeLate...)
+}
+
+// cameAfter notes how long after its end a request was reported. The caller holds mu.
+func (a *Auditor) cameAfter(s *streamOf, worker string, after time.Duration) {
+	if len(s.late) == lateWindow {
+		s.late = slices.Delete(s.late, 0, 1)
+	}
+	s.late, s.lateAt = append(s.late, after), a.o.Now()
+	by, is := s.lateBy(s.lateAt)
+	switch {
+	case !is && !s.lateSince.IsZero():
+		s.lateSince = time.Time{}
+		a.o.Log.Info("a worker's KV events come in time again", zap.String("worker", worker))
+	case is && s.lateSince.IsZero():
+		s.lateSince = s.lateAt
+		a.o.Log.Warn("a worker's KV events come late, so its cache's contents are known late (SL0303): see the network to its event socket, "+
+			"the publisher and its agent; index.predicted_ttl may be longer", zap.String("worker", worker), zap.Duration("late", by))
+	}
+}
+
+// lateBy returns how late the events of a stream are, if most are.
+func (s *streamOf) lateBy(now time.Time) (by time.Duration, is bool) {
+	if len(s.late) < fewPlaced || now.Sub(s.lateAt) >= lateUntil {
+		return 0, false
+	}
+	late := slices.Sorted(slices.Values(s.late))
+	by = late[(len(late)-1)/2]
+	return by.Round(100 * time.Millisecond), by > 0
+}
+
+// Late is a worker whose events come so long after they happen.
+type Late struct {
+	Worker string
+	By     time.Duration
+	Since  time.Time
+}
+
+// Late returns the workers whose events come late, by name.
+func (a *Auditor) Late() (list []Late) {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for worker, s := range a.streams {
+		if by, is := s.lateBy(a.o.Now()); is {
+			list = append(list, Late{worker, by, s.lateSince})
+		}
+	}
+	slices.SortFunc(list, func(a, b Late) int { return strings.Compare(a.Worker, b.Worker) })
 	return list
 }

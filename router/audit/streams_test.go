@@ -190,3 +190,58 @@ func TestMisplacedIsSaidOnce(t *testing.T) {
 		t.Errorf("a has left, and %q", got)
 	}
 }
+
+// TestLate: a worker whose events come three seconds after its requests' ends is named with that, and those are its own; not so one of
+// which a single request comes late, one whose next turns store what it had not told of, and one that is in time again.
+func TestLate(t *testing.T) {
+	core, said := observer.New(zap.InfoLevel)
+	b := newStreamBench(t, zap.New(core), "a", "b")
+	send := func(to string, late time.Duration) {
+		prompt := b.fresh()
+		id := b.begin(to, prompt, nil)
+		if late == 0 {
+			b.report(to, "", prompt)
+			b.end(id)
+			return
+		}
+		b.end(id)
+		b.now = b.now.Add(late - grace)
+		b.report(to, "", prompt)
+		b.a.judge(b.now)
+	}
+	for i := range 12 {
+		send("a", 3*time.Second)
+		if i == 5 {
+			send("b", 5*time.Second)
+		} else {
+			send("b", 0)
+		}
+		if list := b.a.Late(); i >= fewPlaced && (len(list) != 1 || list[0].Worker != "a" || list[0].By != 3*time.Second ||
+			list[0].Since.IsZero()) {
+			t.Fatalf("%d: %+v", i, list)
+		}
+	}
+	if got := b.found(); got != "" {
+		t.Error(got)
+	}
+	if n := said.FilterMessageSnippet("come late").Len(); n != 1 {
+		t.Error(said.All())
+	}
+	for range lateWindow {
+		send("a", 0)
+	}
+	if list := b.a.Late(); len(list) > 0 || said.FilterMessageSnippet("in time again").Len() != 1 {
+		t.Errorf("%+v, %v", list, said.All())
+	}
+
+	for range openLate + 10 { // never
+		b.end(b.begin("a", b.fresh(), nil))
+	}
+	if n := len(b.a.mayBeLate); n > openLate {
+		t.Errorf("%d requests may be late", n)
+	}
+	b.now = b.now.Add(latePatience)
+	if b.a.judge(b.now) || len(b.a.mayBeLate) > 0 || len(b.a.Late()) > 0 {
+		t.Errorf("%d requests may be late after %v; %+v", len(b.a.mayBeLate), latePatience, b.a.Late())
+	}
+}
