@@ -75,7 +75,7 @@ var bounds = []bound{
 	{"audited requests", "{router/audit.openPerSlot} a slot, {router/audit.openTokens} token ids, {router/audit.openBlocks} blocks",
 		"compared by block, then not", "audit_total unattributed", "router/audit TestAuditIsBounded: openTokens, openBlocks, Unattributed",
 		"router/audit.Auditor.byID router/audit.Auditor.ended router/audit.Auditor.whole " +
-			"router/audit.Auditor.mayBeLate router/audit.streamOf.last router/audit.streamOf.late " +
+			"router/audit.Auditor.mayBeLate " +
 			"router/audit.slot.afterUnknownParent router/audit.slot.open"},
 	{"bookings; their block hashes", "{router/ledger.maxBookings}; {router/ledger.maxBookingBytes B}", "oldest expire",
 		"bookings_expired_total", "router/ledger TestBookingsBounded: maxBookings, maxBookingBytes, f.Expired()",

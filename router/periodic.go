@@ -39,7 +39,8 @@ func (r *Router) logPace() {
 		at := []zap.Field{zap.String("worker", slot.Worker.Name), zap.Int("rank", max(slot.Rank, 0)), zap.String("class", slot.Worker.Class)}
 		if slow := slot.Slow(); slow.Certain {
 			r.opt.Log.Warn("a worker computes prompts much slower than others of its class, and gets fewer (SL0110): see its GPU, and what "+
-				"else runs there", append(at, zap.String("times_slower", strconv.FormatFloat(slow.Times, 'f', 1, 64)), zap.Time("since", slow.Since))...)
+				"else runs there", append(at, zap.String("times_as_long", strconv.FormatFloat(slow.Times, 'f', 1, 64)),
+				zap.Time("since", slow.Since))...)
 		} else {
 			r.opt.Log.Info("a worker computes prompts as fast as others of its class again", at...)
 		}

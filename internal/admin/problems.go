@@ -450,7 +450,8 @@ func (f *Facts) ofStreams(l *problemList) {
 		late := &f.Late[i]
 		l.add(Problem{Code: "SL0303", Severity: "warning", kind: "behind", From: "audit", Since: late.Since,
 			What: "KV events come late, so what its cache holds is known late", Fix: "see the network to its event socket, how busy its " +
-				"publisher and agent are; until then index.predicted_ttl: longer than that"}, late.Worker, fmt.Sprintf("%v after the requests' ends", late.By))
+				"publisher and agent are; until then index.predicted_ttl: longer than that"}, late.Worker,
+			fmt.Sprintf("%v after the requests' ends", late.By))
 	}
 	for i := range f.Misplaced {
 		m := &f.Misplaced[i]
