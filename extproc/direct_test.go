@@ -1,0 +1,100 @@
+//go:build linux
+
+package extproc
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestDirect: a connection that is read and written past Go's scheduler behaves like any other: more than the socket holds, deadlines, the
+// other side's end, and a close while a read waits.
+func TestDirect(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1:0", "unix:" + t.TempDir() + "/s"} {
+		lis, err := Listen(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lis.Close()
+		client, err := net.Dial(lis.Addr().Network(), lis.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		c, err := direct(lis).Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, is := c.(*directConn); !is {
+			t.Fatalf("%s: a %T", addr, c)
+		}
+		sent := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
+		for range 2 {
+			echoed := make(chan error, 1)
+			go func() {
+				got := make([]byte, len(sent))
+				_, err := io.ReadFull(c, got)
+				if err == nil {
+					_, err = c.Write(got)
+				}
+				echoed <- err
+			}()
+			if _, err := client.Write(sent); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, len(sent))
+			time.Sleep(5 * time.Millisecond) // the socket fills up
+			if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, sent) {
+				t.Fatalf("%s: other bytes came back, or %v", addr, err)
+			}
+			if err := <-echoed; err != nil {
+				t.Fatal(err)
+			}
+		}
+		one := make([]byte, 1)
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		if n, err := c.Read(one); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: %d, %v at the deadline", addr, n, err)
+		}
+		_ = c.SetReadDeadline(time.Time{})
+		client.Close()
+		if n, err := c.Read(one); n != 0 || err != io.EOF {
+			t.Errorf("%s: %d, %v at the other side's end", addr, n, err)
+		}
+		for err == nil { // the first write after the end may succeed
+			_, err = c.Write(sent)
+		}
+		var failed *net.OpError
+		if !errors.As(err, &failed) || failed.Op != "write" {
+			t.Errorf("%s: %v after the other side's end", addr, err)
+		}
+		closeWhileReading(t, lis)
+	}
+}
+
+func closeWhileReading(t *testing.T, lis net.Listener) {
+	client, err := net.Dial(lis.Addr().Network(), lis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	c, err := direct(lis).Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Read(make([]byte, 1))
+		ended <- err
+	}()
+	time.Sleep(5 * time.Millisecond)
+	c.Close()
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a read during which the connection was closed: %v", err)
+	}
+}
