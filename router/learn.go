@@ -43,7 +43,8 @@ func newLearning(o *Options, outcome func(learned.Outcome)) *learning {
 	if o.LearnedBytes == 0 {
 		return nil
 	}
-	l := &learning{memory: learned.NewMemory(o.LearnedBytes), sizes: new(learned.Sizes),
+	sizes := new(learned.Sizes)
+	l := &learning{memory: learned.NewMemory(o.LearnedBytes, sizes), sizes: sizes,
 		sent: speculative.New(o.PredictedTTL, pathSteps), secret: o.Secret}
 	l.learner = learned.NewLearner(learned.Options{Memory: l.memory, Sizes: l.sizes, Chain: o.Index.Chain, Outcome: outcome, Now: o.Now,
 		Share: l.share(o.ShareLearned)})

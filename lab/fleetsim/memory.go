@@ -65,7 +65,7 @@ func (r *Request) path(links bool) *learned.Path {
 			one := step(s.Tokens * pixelsPerToken)
 			one.Media = true
 			if links {
-				one.Bytes = 0
+				one.Bytes, one.Untold = 0, true
 			}
 			p.Media = append(p.Media, learned.Medium{ID: images[0].ID, Step: len(p.Steps)})
 			p.Steps, images = append(p.Steps, one), images[1:]

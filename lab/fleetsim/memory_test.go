@@ -35,8 +35,8 @@ func TestByMemory(t *testing.T) {
 			_, links := sc.run(trace, Rival{"by memory, images by URL", byLinks})
 			ratio := float64(links.Mean) / float64(exact.Mean)
 			t.Logf("%s by URL: %v: %.3f", sc.Name, links.Mean, ratio)
-			if ratio > 1.055 {
-				t.Errorf("%s by URL: want at most 1.055", sc.Name)
+			if ratio > 1.045 {
+				t.Errorf("%s by URL: want at most 1.045", sc.Name)
 			}
 		}
 	}

@@ -364,14 +364,15 @@ func (l *Learner) Settle(now time.Time) {
 // teach takes over what a request became.
 func (l *Learner) teach(x *watched) {
 	outcome := x.outcome()
+	if x.report.Prompt >= 0 {
+		l.o.Sizes.Learn(x.Class, &x.Path, x.report.Prompt)
+		l.o.Sizes.Fill(x.Class, &x.Path)
+	}
 	if outcome == Learned {
 		lesson := Lesson{x.Class, x.Path, x.taught()}
 		if l.o.Memory.Teach(&lesson) && l.o.Share != nil {
 			l.o.Share(&lesson)
 		}
-	}
-	if x.report.Prompt >= 0 {
-		l.o.Sizes.Learn(x.Class, &x.Path, x.report.Prompt)
 	}
 	l.o.Outcome(outcome)
 }

@@ -23,7 +23,7 @@ type told struct {
 }
 
 func newEngine(t *testing.T) *told {
-	e := &told{t: t, m: NewMemory(1 << 20), index: indexer.New(indexer.Options{}), now: time.Unix(1, 0), outcomes: map[Outcome]int{}}
+	e := &told{t: t, m: NewMemory(1<<20, new(Sizes)), index: indexer.New(indexer.Options{}), now: time.Unix(1, 0), outcomes: map[Outcome]int{}}
 	e.slot = e.index.Join(indexer.SlotOptions{})
 	e.l = NewLearner(Options{Memory: e.m, Chain: e.index.Chain, Now: func() time.Time {
 		return e.now
@@ -293,7 +293,7 @@ func TestWatchIsBounded(t *testing.T) {
 
 // A request whose blocks have all come when it ends teaches at once; one that may still get some teaches after the grace.
 func TestTeachesAtOnce(t *testing.T) {
-	m, now := NewMemory(1<<20), time.Unix(1, 0)
+	m, now := NewMemory(1<<20, new(Sizes)), time.Unix(1, 0)
 	var outcomes []Outcome
 	l := NewLearner(Options{Memory: m, Chain: func(dst []uint64, _ indexer.SlotID, _ uint64, _ int) []uint64 { return dst },
 		Now: func() time.Time { return now }, Outcome: func(o Outcome) { outcomes = append(outcomes, o) }})

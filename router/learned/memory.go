@@ -18,6 +18,7 @@ import (
 type Memory struct {
 	mu    sync.Mutex
 	most  int
+	sizes *Sizes
 	nodes map[edge]*node
 	roots map[uint32]*root // by class
 	ring  node             // of all leaves by their last use, the oldest at next
@@ -89,7 +90,7 @@ type node struct {
 	ending     *ending   // nil: no path ended here
 	from       int32
 	common     int32 // blocks of the chain that nearly all paths have which part here; -1 while all go on alike
-	weight     int32 // of the steps
+	weight     int32 // of the steps: about as many tokens
 	children   int32
 	latest     *node // of the children
 	least      int32 // blocks that those had that more counts
@@ -131,9 +132,9 @@ func (e *ending) length() int { return int(e.from) + len(e.own) }
 // length returns how many blocks the node's chain has.
 func (n *node) length() int { return int(n.from) + len(n.own) }
 
-// NewMemory returns an empty memory that takes at most the given number of bytes.
-func NewMemory(most int) *Memory {
-	m := &Memory{most: most}
+// NewMemory returns an empty memory that takes at most the given number of bytes. sizes tells what share of a prompt some steps are.
+func NewMemory(most int, sizes *Sizes) *Memory {
+	m := &Memory{most: most, sizes: sizes}
 	m.Clear()
 	return m
 }
@@ -222,7 +223,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 		}
 		if equal < len(n.steps) {
 			last.certain(p.Steps, at, root.dropped < fewDropped, out)
-			n.estimate(weigh(p.Steps[at:at+equal]), out)
+			n.estimate(m.sizes.weigh(class, p.Steps[at:at+equal]), out)
 			out.Reach = at + equal
 			m.use(n)
 			return
@@ -233,7 +234,8 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 	if e := last.ending; at == len(p.Steps) && e != nil {
 		out.Tokens = int(e.tokens)
 	} else {
-		out.Estimate = weigh(p.Steps[at:]) == 0 // its end is that of a longer one's beginning: the last block may not be whole
+		// Its end may be that of a longer one's beginning: then the last block may not be whole.
+		out.Estimate = !slices.ContainsFunc(p.Steps[at:], func(s Step) bool { return s.Media || s.Bytes > 0 })
 	}
 	m.use(last)
 }
@@ -386,11 +388,11 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 				m.dropBelow(last)
 				return m.teach(l)
 			}
-			n, equal = m.add(last, p.Steps[at:], same, t.Chain), len(p.Steps)-at
+			n, equal = m.add(last, p.Steps[at:], m.sizes.weigh(l.Class, p.Steps[at:]), same, t.Chain), len(p.Steps)-at
 		} else {
 			m.lower(last, same)
 			if equal < len(n.steps) {
-				n = m.split(n, p.Steps[at:at+equal])
+				n = m.split(n, p.Steps[at:at+equal], m.sizes.weigh(l.Class, p.Steps[at:at+equal]))
 			}
 		}
 		same = n.shared(t.Chain, same)
@@ -523,9 +525,9 @@ func (m *Memory) outdated(n *node, same int, chain []uint64) bool {
 }
 
 // add adds steps as a leaf behind a node of whose chain the prompt has the first same blocks.
-func (m *Memory) add(parent *node, steps []Step, same int, chain []uint64) *node {
+func (m *Memory) add(parent *node, steps []Step, weight int32, same int, chain []uint64) *node {
 	n := &node{parent: parent, end: steps[len(steps)-1].Number, steps: make([]uint16, len(steps)), from: int32(same),
-		own: append([]uint64(nil), chain[same:]...), common: -1, weight: weigh(steps)}
+		own: append([]uint64(nil), chain[same:]...), common: -1, weight: weight}
 	for i := range steps {
 		n.steps[i] = low(steps[i])
 	}
@@ -542,11 +544,11 @@ func (m *Memory) add(parent *node, steps []Step, same int, chain []uint64) *node
 }
 
 // split makes the first steps of a node, which are a path's, a node of their own: the other's parent, with its chain.
-func (m *Memory) split(n *node, steps []Step) *node {
+func (m *Memory) split(n *node, steps []Step, weight int32) *node {
 	m.stats.Bytes -= n.bytes()
 	head := &node{parent: n.parent, end: steps[len(steps)-1].Number, steps: append([]uint16(nil), n.steps[:len(steps)]...),
 		own: n.own, from: n.from,
-		common: -1, weight: weigh(steps), children: 1, latest: n}
+		common: -1, weight: weight, children: 1, latest: n}
 	if n.parent.latest == n {
 		n.parent.latest = head
 	}

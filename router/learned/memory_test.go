@@ -65,7 +65,7 @@ func (r request) teach(m *Memory, answer []int) {
 // TestMemory teaches random conversations, and compares what is recalled of others with what the engine makes of them.
 func TestMemory(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	m := NewMemory(1 << 30)
+	m := NewMemory(1<<30, new(Sizes))
 	var known []request
 	certain, exact, repeats, estimates, cold := 0, 0, 0, 0, 0
 	for range 20_000 {
@@ -121,7 +121,7 @@ func TestMemory(t *testing.T) {
 
 // The answer is in the prompt that goes on with it.
 func TestAnswer(t *testing.T) {
-	m, first := NewMemory(1<<20), request{[]int{1, 2}}
+	m, first := NewMemory(1<<20, new(Sizes)), request{[]int{1, 2}}
 	answer := tokensOf(-3)
 	tokens := append(append(tokensOf(1), tokensOf(2)...), tail, tail+1)
 	m.Teach(&Lesson{1, *first.path(),
@@ -143,7 +143,7 @@ func TestAnswer(t *testing.T) {
 
 // Where what an answer had is not in the prompts that go on, as reasoning is not, it is no longer expected there; and again where it is.
 func TestAnswerLeftOut(t *testing.T) {
-	m, kept := NewMemory(1<<20), false
+	m, kept := NewMemory(1<<20, new(Sizes)), false
 	var p Prompt
 	for i := range 40 {
 		if i == 20 {
@@ -169,7 +169,7 @@ func TestAnswerLeftOut(t *testing.T) {
 
 // A prompt with a part that differs from time to time, such as the date in a template, is believed as far as it stays.
 func TestUnsteady(t *testing.T) {
-	m, r := NewMemory(1<<20), request{[]int{1, 2}}
+	m, r := NewMemory(1<<20, new(Sizes)), request{[]int{1, 2}}
 	a := chainOf(append(append(tokensOf(1), 999), tokensOf(2)...))
 	b := chainOf(append(append(tokensOf(1), 998), tokensOf(2)...))
 	var p Prompt
@@ -189,7 +189,7 @@ func TestUnsteady(t *testing.T) {
 // A memory stays within its bytes, and what is used stays.
 func TestForget(t *testing.T) {
 	const most = 200 << 10
-	rng, m := rand.New(rand.NewPCG(6, 7)), NewMemory(most)
+	rng, m := rand.New(rand.NewPCG(6, 7)), NewMemory(most, new(Sizes))
 	hot := request{[]int{1, 2, 3}}
 	hot.teach(m, nil)
 	var p Prompt
@@ -250,7 +250,7 @@ func check(t *testing.T, m *Memory) {
 }
 
 func TestMemoryIsShared(t *testing.T) {
-	m := NewMemory(100 << 10)
+	m := NewMemory(100<<10, new(Sizes))
 	var all sync.WaitGroup
 	for g := range 4 {
 		all.Go(func() {
@@ -270,7 +270,7 @@ func TestMemoryIsShared(t *testing.T) {
 
 // A conversation of 10,000 tokens takes at most 6 KB.
 func TestBytes(t *testing.T) {
-	m, h := NewMemory(1<<30), NewHasher(nil)
+	m, h := NewMemory(1<<30, new(Sizes)), NewHasher(nil)
 	const conversations, turns = 50, 8
 	for c := range conversations {
 		body := `{"model":"m","messages":[`
@@ -296,7 +296,7 @@ func TestBytes(t *testing.T) {
 // A prompt of token ids that ends where longer ones parted has all of their common blocks, but the engine computes its last token: how
 // many of them it finds is not certain.
 func TestEndsWithinAnother(t *testing.T) {
-	m, h := NewMemory(1<<20), NewHasher(nil)
+	m, h := NewMemory(1<<20, new(Sizes)), NewHasher(nil)
 	body := func(n, last int) string {
 		ids := make([]int, n+1)
 		for i := range ids {
@@ -342,7 +342,7 @@ func TestAnotherTemplate(t *testing.T) {
 	}
 	want := len(request{shared}.prompt()[2:]) / 16
 	for first := range 3 {
-		m := NewMemory(1 << 20)
+		m := NewMemory(1<<20, new(Sizes))
 		for range first {
 			teach(m, 2)
 		}
@@ -367,7 +367,7 @@ func TestAnotherTemplate(t *testing.T) {
 		}
 		check(t, m)
 	}
-	m, again := NewMemory(1<<20), request{shared}
+	m, again := NewMemory(1<<20, new(Sizes)), request{shared}
 	for template := range 3 {
 		for range mostDoubt + 1 {
 			chain := chainOf(append([]int{-template}, again.prompt()...))

@@ -31,7 +31,7 @@ func imagePart(n int) any {
 }
 
 func newOrderedEngine(t *testing.T, o Order) *orderedEngine {
-	return &orderedEngine{t, o, NewHasher([]byte("a secret")), NewMemory(8 << 20)}
+	return &orderedEngine{t, o, NewHasher([]byte("a secret")), NewMemory(8<<20, new(Sizes))}
 }
 
 func (e *orderedEngine) prompt(messages []chatMessage) (tokens []int) {

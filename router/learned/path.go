@@ -90,30 +90,8 @@ type Step struct {
 	Bytes  int32 // of the request's content since the step before; of a medium its pixels, 0 if they are not known
 	Answer bool  // a message of the model begins with the step
 	Media  bool  // the step is one of Path.Media
-}
-
-// Weights of media, in bytes of text.
-const (
-	mediumWeight   = 4000 // about 1,000 tokens
-	pixelsPerBytes = 196  // a token for each 28×28 pixels
-)
-
-// Weight returns about how much of a prompt the step is, in bytes of text.
-func (s *Step) Weight() int32 {
-	switch {
-	case !s.Media:
-		return s.Bytes
-	case s.Bytes == 0:
-		return mediumWeight
-	}
-	return max(1, s.Bytes/pixelsPerBytes)
-}
-
-func weigh(steps []Step) (sum int32) {
-	for i := range steps {
-		sum += min(steps[i].Weight(), 1<<30-sum)
-	}
-	return sum
+	// Untold: the request does not tell the medium's size, such as that of a URL's image; Bytes are then what Sizes.Fill knows.
+	Untold bool
 }
 
 // Head is what a prompt depends on and the body does not say.
@@ -253,7 +231,9 @@ func (w *walk) put(raw []byte) {
 func (w *walk) step(kind byte) {
 	w.end(kind)
 	if n := len(w.p.Steps); n < MaxSteps {
-		w.p.Steps = append(w.p.Steps, Step{Number: w.at, Bytes: int32(min(w.bytes, 1<<30)), Answer: w.answer, Media: kind == kindMedia})
+		medium := kind == kindMedia
+		w.p.Steps = append(w.p.Steps, Step{Number: w.at, Bytes: int32(min(w.bytes, 1<<30)), Answer: w.answer, Media: medium,
+			Untold: medium && w.bytes == 0})
 	} else {
 		w.p.Steps[n-1] = Step{Number: w.at, Bytes: int32(min(int(w.p.Steps[n-1].Bytes)+w.bytes, 1<<30))}
 	}

@@ -35,7 +35,7 @@ type worker struct {
 }
 
 func newWorker(t *testing.T, size int) *worker {
-	w := &worker{t: t, index: indexer.New(indexer.Options{}), decoder: &vllm.Decoder{Keep: true}, memory: NewMemory(64 << 20),
+	w := &worker{t: t, index: indexer.New(indexer.Options{}), decoder: &vllm.Decoder{Keep: true}, memory: NewMemory(64<<20, new(Sizes)),
 		hasher: NewHasher(nil),
 		now:    time.Unix(1, 0), size: size, outcomes: map[Outcome]int{}}
 	w.slot = w.index.Join(indexer.SlotOptions{CountCopies: true})

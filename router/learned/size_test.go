@@ -3,9 +3,13 @@ package learned
 import "testing"
 
 func TestSizes(t *testing.T) {
-	text := &Path{Steps: []Step{{Bytes: 1000}}}
-	image := func(pixels int32) *Path { return &Path{Steps: []Step{{Bytes: 100}, {Bytes: pixels, Media: true}}} }
 	const url, small, large = 0, 640 * 480, 1920 * 1080
+	seen := uint64(0)
+	image := func(pixels int32) *Path {
+		seen++ // no two URLs are the same
+		return &Path{Steps: []Step{{Bytes: 100}, {Bytes: pixels, Media: true, Untold: pixels == url}}, Media: []Medium{{ID: seen, Step: 1}}}
+	}
+	text := &Path{Steps: []Step{{Bytes: 1000}}}
 	s := new(Sizes)
 	within := func(what string, class uint32, p *Path, low, high int) {
 		t.Helper()
@@ -56,7 +60,7 @@ func TestSizesOfALiar(t *testing.T) {
 func TestSizesOfLinks(t *testing.T) {
 	s := new(Sizes)
 	path := func(id uint64) *Path {
-		return &Path{Steps: []Step{{Bytes: 400}, {Media: true}, {Bytes: 80}}, Media: []Medium{{ID: id, Step: 1}}}
+		return &Path{Steps: []Step{{Bytes: 400}, {Media: true, Untold: true}, {Bytes: 80}}, Media: []Medium{{ID: id, Step: 1}}}
 	}
 	tokens := func(class uint32, id uint64) int {
 		p := path(id)
@@ -70,6 +74,21 @@ func TestSizesOfLinks(t *testing.T) {
 	for _, other := range []int{tokens(1, 8), tokens(2, 7)} {
 		if other > 1500 {
 			t.Errorf("%d tokens of an image, or a class, that was not seen", other)
+		}
+	}
+	pair := func(a, b uint64) *Path {
+		p := path(a)
+		p.Steps, p.Media = append(p.Steps, Step{Media: true, Untold: true}), append(p.Media, Medium{ID: b, Step: 3})
+		return p
+	}
+	s.Learn(1, pair(20, 21), 120+500+1500) // which of them is the larger one is not known
+	s.Learn(1, pair(20, 7), 120+500+3000)
+	for _, one := range []struct {
+		id   uint64
+		want int
+	}{{20, 120 + 500}, {7, 120 + 3000}} {
+		if n := tokens(1, one.id); n < one.want-150 || n > one.want+150 {
+			t.Errorf("%d tokens with image %d, want about %d", n, one.id, one.want)
 		}
 	}
 	for id := range uint64(maxSized + 100) {

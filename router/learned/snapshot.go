@@ -95,7 +95,7 @@ func (m *Memory) copy(most int) (list []node, parents []int, classes map[*node]u
 // Load replaces what is remembered by a snapshot, as far as it has room, and by what was taught since Await. A snapshot that is not one
 // changes nothing.
 func (m *Memory) Load(snapshot []byte) error {
-	fresh := NewMemory(m.most)
+	fresh := NewMemory(m.most, m.sizes)
 	if err := fresh.load(snapshot); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func conversations(m *Memory, n int) (known []request) {
 
 // A replica that loads another one's snapshot recalls the same, goes on learning, and forgets in the same order.
 func TestSnapshot(t *testing.T) {
-	a, b := NewMemory(1<<30), NewMemory(1<<30)
+	a, b := NewMemory(1<<30, new(Sizes)), NewMemory(1<<30, new(Sizes))
 	known := conversations(a, 1000)
 	b.Await()
 	if err := b.Load(a.Snapshot(1 << 30)); err != nil {
@@ -50,7 +50,7 @@ func TestSnapshot(t *testing.T) {
 	check(t, b)
 
 	// What does not fit is what was not used for longest.
-	a, b = NewMemory(1<<30), NewMemory(100<<10)
+	a, b = NewMemory(1<<30, new(Sizes)), NewMemory(100<<10, new(Sizes))
 	known = conversations(a, 1000)
 	for _, most := range []int{1 << 30, 50 << 10, 0} {
 		message := a.Snapshot(most)
@@ -81,12 +81,12 @@ func TestSnapshot(t *testing.T) {
 
 // A snapshot that is cut off, changed or made up is refused or does no harm.
 func TestSnapshotIsChecked(t *testing.T) {
-	a := NewMemory(1 << 30)
+	a := NewMemory(1<<30, new(Sizes))
 	known := conversations(a, 40)
 	good, rng := a.Snapshot(1<<30), rand.New(rand.NewPCG(1, 1))
 	refused := 0
 	try := func(bad []byte) {
-		m := NewMemory(1 << 20)
+		m := NewMemory(1<<20, new(Sizes))
 		m.Await()
 		if m.Load(bad) != nil {
 			refused++
@@ -127,14 +127,14 @@ func TestSnapshotIsChecked(t *testing.T) {
 			many = append(append(many, 0, class, more, 0, 0, 1, 9, 9), make([]byte, 16+5)...)
 		}
 	}
-	if err := NewMemory(1 << 20).Load(many); err == nil {
+	if err := NewMemory(1<<20, new(Sizes)).Load(many); err == nil {
 		t.Error("1275 classes were loaded")
 	}
 }
 
 // What is taught while a snapshot is awaited is known at once, and behind it.
 func TestAwait(t *testing.T) {
-	a, b := NewMemory(1<<20), NewMemory(1<<20)
+	a, b := NewMemory(1<<20, new(Sizes)), NewMemory(1<<20, new(Sizes))
 	old, fresh := request{[]int{1, 2}}, request{[]int{1, 3}}
 	old.teach(a, nil)
 	if !b.Await() {
@@ -175,7 +175,7 @@ func TestAwait(t *testing.T) {
 
 // Only what says more is told to other replicas, and classes that nobody has do not add up.
 func TestNews(t *testing.T) {
-	m := NewMemory(1 << 20)
+	m := NewMemory(1<<20, new(Sizes))
 	teach := func(class uint32, parts ...int) bool {
 		r := request{parts}
 		tokens := r.prompt()
@@ -199,7 +199,7 @@ func TestNews(t *testing.T) {
 	if s := m.Stats(); len(m.roots) != maxClasses || taught != maxClasses-1 || s.NoRoom != maxClasses+1 {
 		t.Errorf("%d classes, %d taught, %+v", len(m.roots), taught, s)
 	}
-	m = NewMemory(20 << 10) // others are forgotten, and their classes with them
+	m = NewMemory(20<<10, new(Sizes)) // others are forgotten, and their classes with them
 	for class := range uint32(3 * maxClasses) {
 		if !teach(class, 1, 2) {
 			t.Fatalf("class %d has no room", class)
@@ -211,7 +211,7 @@ func TestNews(t *testing.T) {
 // Prompts that change, become shorter and are forgotten leave nothing that is not known, and nothing that another replica refuses.
 func TestUnsteadySnapshot(t *testing.T) {
 	for seed := range uint64(40) {
-		m, rng := NewMemory(6<<10), rand.New(rand.NewPCG(seed, 4))
+		m, rng := NewMemory(6<<10, new(Sizes)), rand.New(rand.NewPCG(seed, 4))
 		var known []request
 		for range 400 {
 			r := request{[]int{1 + rng.IntN(3)}}
@@ -233,7 +233,7 @@ func TestUnsteadySnapshot(t *testing.T) {
 				t.Fatalf("seed %d: blocks that nothing taught: %+v", seed, p)
 			}
 		}
-		other := NewMemory(1 << 20)
+		other := NewMemory(1<<20, new(Sizes))
 		other.Await()
 		if err := other.Load(m.Snapshot(1 << 20)); err != nil {
 			t.Fatal(err)

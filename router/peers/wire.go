@@ -80,6 +80,7 @@ const (
 	flagPaths    = 4 // of a state: its sender reads paths
 	flagAnswer   = 1 // of a step
 	flagMedia    = 2
+	flagUntold   = 4
 )
 
 var errMalformed = errors.New("a message that cannot be read")
@@ -186,6 +187,9 @@ func appendLesson(b []byte, key uint64, l *learned.Lesson) []byte {
 		}
 		if s.Media {
 			flags |= flagMedia
+		}
+		if s.Untold {
+			flags |= flagUntold
 		}
 		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, s.Number[0]), s.Number[1])
 		b = appendNumber(append(b, flags), int(s.Bytes))
@@ -320,7 +324,8 @@ func (r *reader) lesson() (key uint64, l *learned.Lesson) {
 		s := &l.Path.Steps[i]
 		s.Number = [2]uint64{r.word(), r.word()}
 		flags, bytes := r.byte(), r.number()
-		s.Answer, s.Media, s.Bytes = flags&flagAnswer != 0, flags&flagMedia != 0, int32(min(bytes, maxStepBytes))
+		s.Answer, s.Media, s.Untold = flags&flagAnswer != 0, flags&flagMedia != 0, flags&flagUntold != 0
+		s.Bytes = int32(min(bytes, maxStepBytes))
 	}
 	l.Taught.Chain = r.words(router.MaxSharedBlocks)
 	r.bad = r.bad || l.Taught.Prompt > len(l.Taught.Chain) || l.Taught.Tokens > learned.MaxTokens
