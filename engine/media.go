@@ -192,7 +192,7 @@ type Medium struct {
 	Key            uint64      // Name as it enters block hashes; without a name, an identity of our own
 	Alias          uint64      // of the URL it came by, or of its content; 0: none
 	Fetched        bool        // the engine fetches it itself, and its host may give it another image than us
-	edits          []body.Edit // that hand it over to the worker (see handOver)
+	edits          []body.Edit // that hand it over to the worker (see deliver)
 	namePending    bool        // its name is being computed in the background
 }
 

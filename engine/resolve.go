@@ -33,7 +33,7 @@ const (
 	inexactUnnamed     = "media name not computable"
 )
 
-// mediaReader resolves the media of one request: identify (source.go), handOver (handover.go), name.
+// mediaReader resolves the media of one request: identify (source.go), deliver (delivery.go), name.
 type mediaReader struct {
 	*Model
 	endpoint, adapter string
@@ -121,7 +121,7 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 	if err != nil || why != "" && why != inexactFormat {
 		return md, why, err
 	}
-	q.handOver(&md, &m)
+	q.deliver(&md, &m)
 	if why != "" { // the bytes are known, and nothing about them
 		return md, why, nil
 	}

@@ -225,20 +225,22 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 		m.tok, m.mistral, m.cache = like.tok, like.mistral, like.cache
 		return nil
 	}
-	if !mistralMode {
-		m.tok, err = tokenizer.LoadAs(dir, func(name string) tokenizer.Class {
+	if mistralMode {
+		m.mistral, err = mistral.Load(files)
+		if err == nil {
+			m.tok = m.mistral.Text()
+		}
+	} else {
+		m.tok, err = tokenizer.Load(files, func(name string) tokenizer.Class {
 			if m.opt.Dialect.Class == nil {
 				return tokenizer.AsFile
 			}
 			return m.opt.Dialect.Class(m.modelType, name)
 		})
-		return err
 	}
-	m.mistral, err = mistral.Load(files)
 	if err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
-	m.tok = m.mistral.Text()
 	return nil
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
-// EventSource is a server's answer about one rank's events (GET /kv_event_sources, since 0.31).
-type EventSource struct {
+// eventSource is a server's answer about one rank's events (GET /kv_event_sources, since 0.31).
+type eventSource struct {
 	Enabled   bool   `json:"enable_kv_cache_events"`
 	Publisher string `json:"publisher"`
 	Pub       string `json:"endpoint"` // as the rank binds it, such as tcp://*:5557, with the rank's own port
@@ -23,34 +23,35 @@ type EventSource struct {
 
 // FetchEventSource asks the server at addr (host:port) where a rank publishes. The returned endpoints can be dialled on host;
 // Replay is "" if there is no replay socket. If the server publishes nothing, the error is rules.ErrNoEvents.
-func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
+func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (rules.EventSource, error) {
 	ranks, err := fetchEventSources(ctx, client, addr)
 	if err != nil {
-		return s, err
+		return rules.EventSource{}, err
 	}
 	s, ok := ranks[strconv.Itoa(rank)]
 	if !ok && len(ranks) > 0 {
-		return s, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them (is ranks of the worker its data-parallel size?)",
+		return rules.EventSource{}, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them (is ranks of the worker its data-parallel size?)",
 			len(ranks), rank)
 	}
 	return s.on(host)
 }
 
-func fetchEventSources(ctx context.Context, client *http.Client, addr string) (ranks map[string]EventSource, err error) {
+func fetchEventSources(ctx context.Context, client *http.Client, addr string) (ranks map[string]eventSource, err error) {
 	err = rules.GetJSON(ctx, client, addr, "/kv_event_sources", "vLLM 0.31 or later", &ranks)
 	return ranks, err
 }
 
 // on returns the source with endpoints that can be dialled on host.
-func (s EventSource) on(host string) (_ EventSource, err error) {
+func (s eventSource) on(host string) (e rules.EventSource, err error) {
 	if !s.Enabled || s.Publisher != "zmq" {
-		return s, rules.ErrNoEvents
+		return e, rules.ErrNoEvents
 	}
-	s.Pub, err = onHost(host, s.Pub)
+	e.Topic = s.Topic
+	e.Pub, err = onHost(host, s.Pub)
 	if err == nil && s.Replay != "" {
-		s.Replay, err = onHost(host, s.Replay)
+		e.Replay, err = onHost(host, s.Replay)
 	}
-	return s, err
+	return e, err
 }
 
 // maxRanks bounds the ranks that a server may claim.
@@ -85,7 +86,8 @@ func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Fa
 			f.Lacks("events", err)
 			return
 		}
-		f.Events = append(f.Events, rules.EventSource{Pub: s.Pub, Replay: s.Replay, Topic: rules.CleanText(s.Topic)})
+		s.Topic = rules.CleanText(s.Topic)
+		f.Events = append(f.Events, s)
 	}
 }
 

@@ -1,9 +1,6 @@
 package vllm
 
 import (
-	"context"
-	"net/http"
-
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
@@ -33,10 +30,7 @@ func Rules(v rules.Version) rules.Rules {
 		Health: health, Load: load,
 	}
 	if since(31) {
-		r.FindEvents = func(ctx context.Context, client *http.Client, addr, host string, rank int) (rules.EventSource, error) {
-			e, err := FetchEventSource(ctx, client, addr, host, rank)
-			return rules.EventSource{Pub: e.Pub, Replay: e.Replay, Topic: e.Topic}, err
-		}
+		r.FindEvents = FetchEventSource
 	}
 	return r
 }

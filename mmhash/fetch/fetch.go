@@ -136,7 +136,6 @@ type Fetcher struct {
 	wg     sync.WaitGroup
 	mu     sync.Mutex
 	flight map[key]*flight
-	closed bool
 }
 
 // flight is one download for which any number of requests wait.
@@ -185,9 +184,8 @@ func (f *Fetcher) Change(cfg Config) error {
 // Close cancels running downloads and returns when none is left.
 func (f *Fetcher) Close() {
 	f.mu.Lock()
-	f.closed = true
-	f.mu.Unlock()
 	f.stop()
+	f.mu.Unlock()
 	f.wg.Wait()
 	f.idle()
 }
@@ -264,7 +262,7 @@ func (f *Fetcher) start(c fair.Client, t target, old *entry) (*flight, error) {
 		return fl, nil
 	}
 	switch {
-	case f.closed:
+	case f.base.Err() != nil:
 		return nil, &Error{Kind: Closed, Host: t.host}
 	case !f.started.TryTake(c, 1):
 		return nil, &Error{Kind: Busy, Host: t.host}

@@ -120,8 +120,8 @@ func (v Value) or(def Value) Value {
 	return def
 }
 
-// flag and optInt return the truth or the integer of an argument, or def if it was not passed.
-func flag(v Value, def bool) bool { return truth(v.or(Bool(def))) }
+// flag and optInt return the truth or the integer of an argument, or false and def if it was not passed.
+func flag(v Value) bool           { return truth(v.or(pyFalse)) }
 func optInt(v Value, def int) int { return integer(v.or(Int(int64(def)))) }
 
 // bound is a built-in as a value: a method that is read from its receiver but not called ("x.strip"), or a global function.

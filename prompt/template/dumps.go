@@ -44,7 +44,7 @@ func AppendJSON(dst []byte, v Value) (out []byte, err error) {
 
 func toJSON(s *state, v Value, a []Value) Value {
 	d := dumper{s: s, item: ", ", key: ": "}
-	d.ascii = flag(a[0], false)
+	d.ascii = flag(a[0])
 	if given(a[1]) && !v.IsString() {
 		d.indented, d.item = true, ","
 		if a[1].IsString() {
@@ -59,7 +59,7 @@ func toJSON(s *state, v Value, a []Value) Value {
 		seps := unpack(s, a[2], 2)
 		d.item, d.key = text(seps[0]), text(seps[1])
 	}
-	d.sorted = flag(a[3], false)
+	d.sorted = flag(a[3])
 	d.value(v)
 	s.grow(len(d.dst))
 	return String(string(d.dst))

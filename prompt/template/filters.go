@@ -130,15 +130,15 @@ func sortFilter(s *state, v Value, a []Value) Value {
 	if strings.Contains(a[2].Text(), ",") {
 		unsupported("sort by several attributes")
 	}
-	g := newGetter(a[2], !flag(a[1], false))
+	g := newGetter(a[2], !flag(a[1]))
 	items := collect(s, v)
-	sortValues(s, items, func(v Value) Value { return newTuple(g.get(s, v)) }, flag(a[0], false))
+	sortValues(s, items, func(v Value) Value { return newTuple(g.get(s, v)) }, flag(a[0]))
 	return NewList(items...)
 }
 
 func dictSortFilter(s *state, v Value, a []Value) Value {
 	items := pairsOf(s, mustDict(v))
-	g := getter{ignoreCase: !flag(a[0], false)}
+	g := getter{ignoreCase: !flag(a[0])}
 	sortValues(s, items, func(v Value) Value { return g.get(s, v.Items()[0]) }, false)
 	return NewList(items...)
 }
@@ -259,7 +259,7 @@ func selectFilter(want, byAttr bool) func(*state, Value, *callArgs) Value {
 }
 
 func defaultFilter(_ *state, v Value, a []Value) Value {
-	if v.kind != KindUndefined && (truth(v) || !flag(a[1], false)) {
+	if v.kind != KindUndefined && (truth(v) || !flag(a[1])) {
 		return v
 	}
 	return a[0].or(String(""))
@@ -284,7 +284,7 @@ func indentFilter(s *state, v Value, a []Value) Value {
 		s.grow(n)
 		indent = strings.Repeat(" ", n)
 	}
-	first, blank := flag(a[1], false), flag(a[2], false)
+	first, blank := flag(a[1]), flag(a[2])
 	b := builder{s: s}
 	for i, rest, more := 0, text(v), true; more; i++ {
 		var line string

@@ -1,10 +1,11 @@
 package tokenizer
 
 import (
-	"container/list"
+	"math"
 	"slices"
 	"sync"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/zeebo/xxh3"
 )
 
@@ -22,15 +23,9 @@ type Cache struct {
 	size int // bytes
 
 	mu      sync.Mutex
-	entries map[xxh3.Uint128]*list.Element
-	used    list.List                      // of *cacheEntry, most recently used first
-	room    int                            // bytes left
-	pending map[xxh3.Uint128]chan struct{} // being encoded; closed when done
-}
-
-type cacheEntry struct {
-	key xxh3.Uint128
-	ids []uint32 // never modified, so they can be read without the lock
+	entries *simplelru.LRU[xxh3.Uint128, []uint32] // ids are never modified, so they can be read without the lock
+	room    int                                    // bytes left
+	pending map[xxh3.Uint128]chan struct{}         // being encoded; closed when done
 }
 
 const (
@@ -38,12 +33,12 @@ const (
 	entryCost = 200 // bytes of an entry besides its ids: map slot, list element, headers
 )
 
-func (e *cacheEntry) cost() int { return entryCost + 4*len(e.ids) }
+func costOf(ids []uint32) int { return entryCost + 4*len(ids) }
 
 // NewCache returns a cache of about maxBytes for texts of t. seed should be a random number that clients do not know.
 func (t *Tokenizer) NewCache(maxBytes int, seed uint64) *Cache {
-	return &Cache{t: t, seed: seed, size: maxBytes, room: maxBytes,
-		entries: map[xxh3.Uint128]*list.Element{}, pending: map[xxh3.Uint128]chan struct{}{}}
+	entries, _ := simplelru.NewLRU[xxh3.Uint128, []uint32](math.MaxInt, nil) // fails only for a size below 1
+	return &Cache{t: t, seed: seed, size: maxBytes, room: maxBytes, entries: entries, pending: map[xxh3.Uint128]chan struct{}{}}
 }
 
 // Encode is Tokenizer.Encode through the cache.
@@ -65,9 +60,9 @@ func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain b
 	}
 	key := xxh3.Hash128Seed(part, seed)
 	for {
-		e, busy := c.get(key)
-		if e != nil {
-			return append(dst, e.ids...)
+		ids, known, busy := c.get(key)
+		if known {
+			return append(dst, ids...)
 		}
 		if busy == nil || entryCost+4*len(part) > c.size { // do not wait for a result that may be too large to be kept
 			break
@@ -82,25 +77,25 @@ func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain b
 	start := len(dst)
 	dst = c.t.encodePart(dst, s, part, first, plain)
 	if !s.full(dst) { // otherwise the ids may be incomplete
-		c.put(&cacheEntry{key, slices.Clone(dst[start:])})
+		c.put(key, slices.Clone(dst[start:]))
 	}
 	return dst
 }
 
-// get returns the entry under key. If there is none, busy is a channel that closes when another caller has encoded it; if busy is
-// nil, this caller must encode it and call done.
-func (c *Cache) get(key xxh3.Uint128) (e *cacheEntry, busy chan struct{}) {
+// get returns the ids under key. If there are none, busy is a channel that closes when another caller has encoded them; if busy is
+// nil, this caller must encode them and call done.
+func (c *Cache) get(key xxh3.Uint128) (ids []uint32, known bool, busy chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at, ok := c.entries[key]; ok {
-		c.used.MoveToFront(at)
-		return at.Value.(*cacheEntry), nil
+	ids, known = c.entries.Get(key)
+	if known {
+		return ids, true, nil
 	}
 	busy = c.pending[key]
 	if busy == nil {
 		c.pending[key] = make(chan struct{})
 	}
-	return nil, busy
+	return nil, false, busy
 }
 
 func (c *Cache) done(key xxh3.Uint128) {
@@ -112,16 +107,15 @@ func (c *Cache) done(key xxh3.Uint128) {
 	}
 }
 
-func (c *Cache) put(e *cacheEntry) {
+func (c *Cache) put(key xxh3.Uint128, ids []uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.entries[e.key]; ok || e.cost() > c.size {
+	if c.entries.Contains(key) || costOf(ids) > c.size {
 		return
 	}
-	for c.room -= e.cost(); c.room < 0; {
-		old := c.used.Remove(c.used.Back()).(*cacheEntry)
-		delete(c.entries, old.key)
-		c.room += old.cost()
+	for c.room -= costOf(ids); c.room < 0; {
+		_, old, _ := c.entries.RemoveOldest()
+		c.room += costOf(old)
 	}
-	c.entries[e.key] = c.used.PushFront(e)
+	c.entries.Add(key, ids)
 }

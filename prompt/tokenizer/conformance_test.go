@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -64,12 +65,14 @@ func TestConformanceTokenizerKinds(t *testing.T) {
 		"minicpm_v_4_5_tokenizer_json":      fromFile(LoadJSON, "minicpm-v-4.5/tokenizer.json"),
 		"qwen3_tokenizer_json":              fromFile(LoadJSON, "qwen3-vl/tokenizer.json"),
 		"gemma3_tokenizer_json":             fromFile(LoadJSON, "gemma3/tokenizer.json"),
-		"granite_docling_auto":              func(testing.TB) (*Tokenizer, error) { return Load(filepath.Join(models, "granite-docling-258m")) },
-		"llava15_sentencepiece_model":       fromFile(LoadSentencePiece, "llava-1.5-7b-hf/tokenizer.model"),
-		"mistral_spm_v1":                    fromMistral(LoadSentencePiece, "tokenizer.model.v1"),
-		"mistral_spm_v3":                    fromMistral(LoadSentencePiece, "mistral_instruct_tokenizer_240323.model.v3"),
-		"tekken_240718":                     fromMistral(LoadTekken, "tekken_240718.json"),
-		"tekken_240911":                     fromMistral(LoadTekken, "tekken_240911.json"),
+		"granite_docling_auto": func(testing.TB) (*Tokenizer, error) {
+			return Load(os.DirFS(filepath.Join(models, "granite-docling-258m")), nil)
+		},
+		"llava15_sentencepiece_model": fromFile(LoadSentencePiece, "llava-1.5-7b-hf/tokenizer.model"),
+		"mistral_spm_v1":              fromMistral(LoadSentencePiece, "tokenizer.model.v1"),
+		"mistral_spm_v3":              fromMistral(LoadSentencePiece, "mistral_instruct_tokenizer_240323.model.v3"),
+		"tekken_240718":               fromMistral(LoadTekken, "tekken_240718.json"),
+		"tekken_240911":               fromMistral(LoadTekken, "tekken_240911.json"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			tok, err := load(t)

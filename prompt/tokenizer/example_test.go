@@ -2,13 +2,14 @@ package tokenizer_test
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/sightline-router/sightline/prompt/tokenizer"
 )
 
 // A directory's tokenizer, of any kind, returns the ids that the engine computes.
 func Example() {
-	t, err := tokenizer.Load("../../examples/models/qwen2.5-vl")
+	t, err := tokenizer.Load(os.DirFS("../../examples/models/qwen2.5-vl"), nil)
 	if err != nil {
 		fmt.Println(err)
 		return

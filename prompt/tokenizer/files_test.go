@@ -19,7 +19,7 @@ func FuzzLoadRanked(f *testing.F) {
 		} else {
 			dir["vocab.json"], dir["merges.txt"] = &fstest.MapFile{Data: []byte(vocab)}, &fstest.MapFile{Data: []byte(merges)}
 		}
-		if tok, err := LoadFS(dir); err == nil {
+		if tok, err := Load(dir, nil); err == nil {
 			tok.Decode(tok.Encode(nil, text, Options{AddSpecial: true}), false)
 		}
 	})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 
 	"github.com/sightline-router/sightline/body/jsonread"
@@ -14,23 +13,11 @@ import (
 // Load reads the tokenizer of a model directory. The first of these files that exists decides its kind: tokenizer.json,
 // tekken.json, tokenizer.model (SentencePiece, or a tiktoken file), vocab.json with merges.txt, *.tiktoken. A file of 7 MB takes
 // about 80 ms and 15 MB of memory. The error names the file and what is wrong with it.
-func Load(dir string) (*Tokenizer, error) { return LoadAs(dir, nil) }
-
-// LoadAs is Load for an engine whose Python class makes something else of a tokenizer.json; classOf returns what, by the class that
+//
+// classOf is for an engine whose Python class makes something else of a tokenizer.json: it returns what, by the class that
 // tokenizer_config.json names (nil: nothing else).
-func LoadAs(dir string, classOf func(name string) Class) (*Tokenizer, error) {
-	t, err := load(&directory{dir: os.DirFS(dir), classOf: classOf})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
-	}
-	return t, nil
-}
-
-// LoadFS is Load for a file system whose root is the model directory.
-func LoadFS(dir fs.FS) (*Tokenizer, error) { return load(&directory{dir: dir}) }
-
-func load(d *directory) (*Tokenizer, error) {
-	dir := d.dir
+func Load(dir fs.FS, classOf func(name string) Class) (*Tokenizer, error) {
+	d := &directory{dir: dir, classOf: classOf}
 	if err := d.readConfig(); err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ func TestLoadDirectories(t *testing.T) {
 				"tokenizer_config.json", strings.Replace(`{`+added+`}`, "259", "2", 1)), "a<|end|>x", Options{}, "[0 2 1]"},
 		{"Tekken", files("tekken.json", string(tekkenFile(t, nil))), "the", Options{AddSpecial: true}, "[1 278]"},
 	} {
-		tok, err := LoadFS(c.dir)
+		tok, err := Load(c.dir, nil)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -77,7 +77,7 @@ func TestLoadDirectories(t *testing.T) {
 		{files("tokenizer_config.json", `{"added_tokens_decoder":{"x":{}}}`), "not a token id"},
 		{files("qwen.tiktoken", "IQ== 0\n"), "tokenizer_class"},
 	} {
-		if _, err := LoadFS(c.dir); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Load(c.dir, nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %q in it", err, c.want)
 		}
 	}
@@ -90,8 +90,8 @@ func TestTiktoken(t *testing.T) {
 		fmt.Fprintf(&b, "%s %d\n", strings.Trim(string(text), `"`), i)
 	}
 	b.WriteString("dGg= 256\ndGhl 257\n") // th, the
-	tok, err := LoadFS(files("tiktoken.model", b.String(), "tokenizer_config.json",
-		`{"tokenizer_class":"TikTokenTokenizer","added_tokens_decoder":{"300":{"content":"<|end|>","special":true}}}`))
+	tok, err := Load(files("tiktoken.model", b.String(), "tokenizer_config.json",
+		`{"tokenizer_class":"TikTokenTokenizer","added_tokens_decoder":{"300":{"content":"<|end|>","special":true}}}`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

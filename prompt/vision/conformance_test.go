@@ -34,7 +34,7 @@ func (t realTokens) DecodeText(ids []uint32) string { return t.Decode(ids, false
 
 func loadTokens(t *testing.T, data []byte) realTokens {
 	t.Helper()
-	tok, err := tokenizer.LoadFS(fstest.MapFS{"tokenizer.json": {Data: data}})
+	tok, err := tokenizer.Load(fstest.MapFS{"tokenizer.json": {Data: data}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 			if make := vocab[use[f.Family]]; make != nil {
 				tok = loadTokens(t, make())
 			} else {
-				plain, err := tokenizer.Load(filepath.Join(models, "granite-docling-258m"))
+				plain, err := tokenizer.Load(os.DirFS(filepath.Join(models, "granite-docling-258m")), nil)
 				if err != nil {
 					t.Error(err)
 					continue
@@ -477,7 +477,7 @@ func TestConformanceModelDirs(t *testing.T) {
 		{"llama3.1", "", 0, 0},
 	} {
 		d := os.DirFS(golden.Unpacked(t, filepath.Join(models, c.dir)))
-		tok, err := tokenizer.LoadFS(d)
+		tok, err := tokenizer.Load(d, nil)
 		if err != nil {
 			t.Errorf("%s: tokenizer: %v", c.dir, err)
 			continue

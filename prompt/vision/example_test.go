@@ -19,7 +19,7 @@ func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
 // How many tokens an image takes, and where they lie in the prompt.
 func Example() {
 	const dir = "../../examples/models/qwen2.5-vl"
-	t, err := tokenizer.Load(dir)
+	t, err := tokenizer.Load(os.DirFS(dir), nil)
 	if err != nil {
 		fmt.Println(err)
 		return
