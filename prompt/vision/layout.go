@@ -2,7 +2,6 @@ package vision
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -83,7 +82,7 @@ func (l *layout) arrange(b *builder, g grid) {
 // builder writes replacements, as ids or as text with one token for each run.
 type builder struct {
 	m     *Model
-	rules []bound // by m.rules
+	rules []*rule // the model's, with the settings of the request
 	items int     // media in the request
 
 	written int // embedding tokens of the request so far
@@ -103,10 +102,7 @@ type builder struct {
 
 // builder returns the builder for one request, with the counts for its kwargs.
 func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
-	b := &builder{m: m, items: items, rules: make([]bound, len(m.rules))}
-	for i, r := range m.rules {
-		b.rules[i] = r.bound
-	}
+	b := &builder{m: m, items: items, rules: m.rules}
 	if len(kw) == 0 {
 		return b, nil
 	}
@@ -116,30 +112,30 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 		}
 	}
 	s := m.settings.with(kw)
+	b.rules = make([]*rule, len(m.rules))
 	for i, r := range m.rules {
-		b.rules[i] = r.entry.bind(s)
-		if err := b.rules[i].err; err != nil { // the server's own settings were read at load, so the request is at fault
-			b.rules[i].err = refused(400, "mm_processor_kwargs: %v", err)
+		own := *r
+		own.bound = r.entry.bind(s)
+		if own.err != nil { // the server's own settings were read at load, so the request is at fault
+			own.err = refused(400, "mm_processor_kwargs: %v", own.err)
 		}
+		b.rules[i] = &own
 	}
 	return b, nil
 }
 
 // item writes the replacement of one medium; k is its number from 0 within its modality.
 func (b *builder) item(media Media, k int) error {
-	modality := orImage(media.Modality)
-	i := slices.IndexFunc(b.m.rules, func(r *rule) bool { return r.modality == modality })
-	if i < 0 {
+	modality, r := orImage(media.Modality), ruleFor(b.rules, media.Modality)
+	switch {
+	case r == nil:
 		return refused(400, "the model takes no %s", modality)
-	}
-	r := b.m.rules[i]
-	if r.count == nil {
+	case r.entry.count == nil:
 		return undecidable(modality, notCounted)
+	case r.err != nil:
+		return r.err
 	}
-	if b.rules[i].err != nil {
-		return b.rules[i].err
-	}
-	g, err := b.measure(media, b.rules[i])
+	g, err := b.measure(media, r)
 	if err != nil {
 		return err
 	}
@@ -160,7 +156,7 @@ func (b *builder) item(media Media, k int) error {
 }
 
 // measure counts one medium and checks the bounds common to all.
-func (b *builder) measure(media Media, r bound) (g grid, err error) {
+func (b *builder) measure(media Media, r *rule) (g grid, err error) {
 	w, h := media.Width, media.Height
 	switch {
 	case media.Modality == "audio":
@@ -183,12 +179,11 @@ func (b *builder) measure(media Media, r bound) (g grid, err error) {
 // size returns about how many ids the media become, without what stands between rows and tiles; at most the bound of a prompt.
 func (b *builder) size(media []Media) (n int) {
 	for i := range media {
-		modality := orImage(media[i].Modality)
-		at := slices.IndexFunc(b.m.rules, func(r *rule) bool { return r.modality == modality })
-		if at < 0 || b.rules[at].err != nil || b.m.rules[at].count == nil {
+		r := ruleFor(b.rules, media[i].Modality)
+		if r == nil || r.err != nil || r.entry.count == nil {
 			return n
 		}
-		g, err := b.measure(media[i], b.rules[at])
+		g, err := b.measure(media[i], r)
 		n += g.main + g.rows*g.cols*g.tile + 2
 		if err != nil || n > b.m.most {
 			return min(n, b.m.most)

@@ -156,8 +156,11 @@ func (m *Model) EmbedID(modality string) (uint32, bool) {
 // ExpandText; otherwise the token ids are worked on.
 func (m *Model) ReadsText() bool { return m.settings.reading.Processor }
 
-func (m *Model) rule(modality string) *rule {
-	for _, r := range m.rules {
+func (m *Model) rule(modality string) *rule { return ruleFor(m.rules, modality) }
+
+// ruleFor returns the rule of a modality, nil if there is none.
+func ruleFor(rules []*rule, modality string) *rule {
+	for _, r := range rules {
 		if r.modality == orImage(modality) {
 			return r
 		}
