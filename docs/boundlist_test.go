@@ -45,7 +45,7 @@ var bounds = []bound{
 	{"token ids of one prompt", "`max_model_len`, else {prompt.maxTokens}", "refused by the engine, else only the beginning is known",
 		"steps_down_total the engine will answer with an error", "router TestBoundBeforeWork: 1 << 21, prompt of more than 2097152 tokens", ""},
 	{"cached texts, per model", "{prompt.cacheBytes B}", "least used evicted", "– they are made again",
-		"prompt/tokenizer TestCache: NewCache(, small.size", "prompt.Model.cache prompt/tokenizer.Cache.entries prompt/tokenizer.Cache.used"},
+		"prompt/tokenizer TestCache: NewCache(, small.size", "prompt.Model.cache prompt/tokenizer.Cache.entries"},
 	{"a tokenizer's buffers", "{prompt/tokenizer.maxKept B} each, twice the cores", "freed", "– they are made again",
 		"prompt/tokenizer TestScratchIsBounded: maxKept", ""},
 	{"index", "`index.max_bytes`", "least useful blocks evicted", "index_lost_blocks_total evicted",

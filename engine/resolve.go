@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -76,15 +77,10 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 		}
 	}
 	remote.Wait()
-	for i := range list {
-		if errs[i] != nil {
-			return nil, "", errs[i]
-		}
-		if why == "" {
-			why = whys[i]
-		}
+	if err := cmp.Or(errs...); err != nil {
+		return nil, "", err
 	}
-	return found, why, nil
+	return found, cmp.Or(whys...), nil
 }
 
 // readGuarded reads one medium unless the request's time is over. A panic costs only that medium.

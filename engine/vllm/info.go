@@ -30,8 +30,8 @@ func FetchEventSource(ctx context.Context, client *http.Client, addr, host strin
 	}
 	s, ok := ranks[strconv.Itoa(rank)]
 	if !ok && len(ranks) > 0 {
-		return rules.EventSource{}, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them (is ranks of the worker its data-parallel size?)",
-			len(ranks), rank)
+		return rules.EventSource{}, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them "+
+			"(is ranks of the worker its data-parallel size?)", len(ranks), rank)
 	}
 	return s.on(host)
 }

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -106,12 +107,7 @@ func inParts(n int, fn func(from, to int) error) error {
 		wg.Go(func() { errs[part] = fn(n*part/parts, n*(part+1)/parts) })
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // allSplits makes every split of a token into two tokens a merge. in says which ids take part.
