@@ -62,6 +62,15 @@ func TestMistakesAreNamed(t *testing.T) {
 			return strings.TrimPrefix(simulated(t, sim.Config{Model: lab.ModelName, Prompt: p}).EventsAddr(), "tcp://")
 		}, code: "SL0109", words: "no HTTP"},
 		{name: "refused", addr: func() string { return freeAddr(t) }, code: "SL0109", words: "refused"},
+		{name: "unresolved", addr: func() string { return "none.invalid:8000" }, code: "SL0109", words: "resolve"},
+		{name: "cut-off", addr: func() string {
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "1000")
+				_, _ = io.WriteString(w, `{"object":"list","data":[{`)
+			}))
+			t.Cleanup(s.Close)
+			return strings.TrimPrefix(s.URL, "http://")
+		}, code: "SL0109", words: "broken off"},
 		{name: "hangs", sim: sim.Config{Fault: sim.Hang | sim.Deaf}, code: "SL0109", page: "SL0303", words: "gives no answer in"},
 		{name: "other-model", sim: sim.Config{Model: "qwen3"}, code: "SL0103", words: "serves no model called"},
 		{name: "other-release", sim: sim.Config{Version: "0.31.0"}, code: "SL0107", words: "0.31.0"},

@@ -184,6 +184,9 @@ func Ask(ctx context.Context, client *http.Client, addr, path string, request []
 		return 0, nil, nil, err
 	}
 	body, err = io.ReadAll(io.LimitReader(res.Body, limit+1))
+	if err != nil && !isSilent(err) && ctx.Err() == nil {
+		return 0, nil, nil, fmt.Errorf("%s %s: %w", method, path, BrokenOff)
+	}
 	if err == nil && int64(len(body)) > limit {
 		err = fmt.Errorf("%s %s: more than %d bytes", method, path, limit)
 	}

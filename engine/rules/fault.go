@@ -25,7 +25,9 @@ const (
 	HTTP2      Fault = "speaks HTTP/2 alone"
 	NoHTTP     Fault = "speaks no HTTP"
 	NotFound   Fault = "404"
-	Broken     Fault = "broken" // anything else
+	Unresolved Fault = "name does not resolve"
+	BrokenOff  Fault = "broken off" // an answer that ends too early
+	Broken     Fault = "broken"     // anything else
 )
 
 // faults has what is said about a fault, and what mends it whoever sees it.
@@ -38,6 +40,9 @@ var faults = map[Fault]struct{ says, fix string }{
 	HTTP2:    {"it speaks HTTP/2 alone: start it with HTTP/1.1", "start it with HTTP/1.1, which Envoy speaks to workers too"},
 	NoHTTP:   {"it speaks no HTTP: addr is the port of its API, not of its events", ownPort},
 	NotFound: {"status 404", ownPort},
+	Unresolved: {"its name does not resolve here", "addr: a name that this machine resolves (Kubernetes: NAME.NAMESPACE.svc), or an address; " +
+		"see its DNS server"},
+	BrokenOff: {"its answer is broken off in the middle", "see its log, and that of a proxy before it: a crash, a limit of time or size"},
 }
 
 const (
@@ -65,6 +70,7 @@ func FaultOf(err error) Fault {
 	fault, is := errors.AsType[Fault](err)
 	status, answered := errors.AsType[*StatusError](err)
 	var timeout net.Error
+	var unresolved *net.DNSError
 	var panicked *guard.Panic
 	switch {
 	case is:
@@ -75,6 +81,8 @@ func FaultOf(err error) Fault {
 		return Key
 	case answered:
 		return Fault(strconv.Itoa(status.Status))
+	case errors.As(err, &unresolved):
+		return Unresolved
 	case errors.As(err, &panicked):
 		return Unreadable
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -130,10 +130,11 @@ type State struct {
 	DecisionLog   func() string                    // why the decision log is not written; "": it is. nil: there is none
 	// number of replicas that share with this one, and for how long one of them has been silent; nil: none
 	Others       func() (others int, ago time.Duration)
-	Faults       func() error      // what of the models' files does not load; nil: not told
-	NATS         func() string     // why there is no connection to it; "": there is one, or none is needed
-	LostReplicas func() []string   // to which there is no stream, each with the reason; nil: none are configured
-	NoRoom       func(what string) // is called for each refused client: "pages" that watch, "asked" about requests
+	Faults       func() error             // what of the models' files does not load; nil: not told
+	NATS         func() string            // why there is no connection to it; "": there is one, or none is needed
+	Unresolved   func() map[string]string // why workers' names do not resolve; nil: not told
+	LostReplicas func() []string          // to which there is no stream, each with the reason; nil: none are configured
+	NoRoom       func(what string)        // is called for each refused client: "pages" that watch, "asked" about requests
 
 	querySlots chan struct{} // one slot for each body being asked about
 }

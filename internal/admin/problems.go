@@ -83,9 +83,10 @@ type Facts struct {
 	TakesOne      bool   // a gateway has refused a list of addresses
 	DecisionLog   string // why it is not written; "": it is, or there is none
 	LostReplicas  []string
-	NATS          string          // why there is no connection to it
-	Faults        error           // what of the models' files does not load
-	Recent        []router.Recent // decisions of the last recentAge, by Router.RecentSince
+	Unresolved    map[string]string // why, by worker
+	NATS          string            // why there is no connection to it
+	Faults        error             // what of the models' files does not load
+	Recent        []router.Recent   // decisions of the last recentAge, by Router.RecentSince
 }
 
 // problemList collects problems; those of several workers become one.
@@ -285,6 +286,10 @@ func (f *Facts) ofWorkers(l *problemList) {
 	well, served, unasked := map[string]int{}, map[string]int{}, map[string]*probe.Finding{}
 	for i := range f.Probes {
 		unasked[f.Probes[i].Worker] = f.Probes[i].NotAsked()
+	}
+	for _, worker := range slices.Sorted(maps.Keys(f.Unresolved)) {
+		l.add(Problem{Code: "SL0109", Severity: "warning", kind: "unresolved", From: "workers", What: rules.Unresolved.Error(),
+			Fix: rules.Unresolved.Fix()}, worker, f.Unresolved[worker])
 	}
 	for i := range f.Workers {
 		w := &f.Workers[i]
@@ -609,6 +614,9 @@ func (c *livePage) problems(now time.Time, workers []Worker) []Problem {
 	}
 	if s.LostReplicas != nil {
 		f.LostReplicas = s.LostReplicas()
+	}
+	if s.Unresolved != nil {
+		f.Unresolved = s.Unresolved()
 	}
 	if s.NATS != nil {
 		f.NATS = s.NATS()

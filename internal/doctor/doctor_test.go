@@ -661,6 +661,18 @@ var mistakes = []mistake{
 	{"37 no room", "SL0110", Warning, "1 of the last requests got 429", "max_in_flight", func(f *fleet) {
 		f.page.decisions = append(f.page.decisions, router.Recent{At: time.Now(), Code: http.StatusTooManyRequests})
 	}},
+	{"40 the admin page speaks TLS", "SL0505", Error, "it speaks TLS: give https://", "correct --admin", func(f *fleet) {
+		tls := httptest.NewTLSServer(http.NotFoundHandler())
+		time.AfterFunc(time.Minute, tls.Close)
+		f.options = func(o *Options, _ *httptest.Server) { o.Admin = strings.Replace(tls.URL, "https", "http", 1) }
+	}},
+	{"40 a worker's answer is broken off", "SL0109", Error, "a at 127.0.0.1:", "a limit of time or size", func(f *fleet) {
+		f.proxy = func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Length", "1000")
+			fmt.Fprint(w, "{")
+			return true
+		}
+	}},
 	{"39 half the speed", "SL0110", Warning, "b: computes prompts much slower than others of its class, and gets fewer: 2.1 times as long",
 		"see its GPU", func(f *fleet) { f.page.workers[1].Slow = workers.Slow{Times: 2.1, Since: time.Now()} }},
 	{"37 a replica that refuses", "SL0508", Warning, "10.0.0.3:9002: no token", "api_key_file", func(f *fleet) {

@@ -374,10 +374,15 @@ func getJSON(ctx context.Context, client *http.Client, url, token string, into a
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	res, err := client.Do(req)
+	if err == nil {
+		defer res.Body.Close()
+	}
+	if (err != nil || res.StatusCode == http.StatusBadRequest) && req.URL.Scheme == "http" && rules.SpeaksTLS(ctx, req.URL.Host, err) {
+		return fmt.Errorf("%s: it speaks TLS: give https://", url)
+	}
 	if err != nil {
 		return err
 	}
-	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 512))
 		return fmt.Errorf("%s: status %d: %s", url, res.StatusCode, strings.TrimSpace(string(text)))

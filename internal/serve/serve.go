@@ -395,7 +395,7 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Of, DecisionLog: decisions.Failing,
 		TakesOne: reloads.envoy.TakesOne,
 		NoRoom:   r.noRoom, Others: r.peers.hooks().otherReplicas, LostReplicas: r.peers.hooks().lost, Faults: r.Faults,
-		NATS:  r.sources.nats.Away,
+		NATS: r.sources.nats.Away, Unresolved: r.sources.unresolved,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")

@@ -243,6 +243,25 @@ func (s *sources) unreported() (silent, all int) {
 	return silent, len(s.followers)
 }
 
+// unresolved returns why workers' names do not resolve, by worker.
+func (s *sources) unresolved() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	why := make(map[string]string)
+	for _, f := range s.followers {
+		d, ok := f.finder.(*discover.DNS)
+		if !ok {
+			continue
+		}
+		if err := d.Failing(); err != nil {
+			f.mu.Lock()
+			why[f.worker.Name] = err.Error()
+			f.mu.Unlock()
+		}
+	}
+	return why
+}
+
 // configured returns the workers that are configured by address.
 func (s *sources) configured(cfg *config.Config) (list []registry.Spec) {
 	for i := range cfg.Workers {
@@ -267,7 +286,8 @@ func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err e
 			return nil, fmt.Errorf("workers[%d]: %w", i, err)
 		}
 		if host != "" {
-			list = append(list, &runningFinder{key: wc.Addr, worker: *wc, finder: &discover.DNS{Host: host, Port: port, Log: log}})
+			list = append(list, &runningFinder{key: wc.Addr, worker: *wc, finder: &discover.DNS{Host: host, Port: port,
+				Log: log.With(zap.String("worker", wc.Name))}})
 		}
 	}
 	api, namespace := discover.InCluster()

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,6 +22,16 @@ type DNS struct {
 	Every  time.Duration                                                // interval of lookups; 0: 5 s
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error) // nil: the system's resolver
 	Log    *zap.Logger
+
+	failing atomic.Pointer[error]
+}
+
+// Failing returns why the name does not resolve now; nil: it does, or has not been looked up yet.
+func (d *DNS) Failing() error {
+	if err := d.failing.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // missesToRemove is how many answers in a row must lack an address before it is removed: a balancing server returns a part each time.
@@ -44,6 +55,11 @@ func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 		within, cancel := context.WithTimeout(ctx, lookupTime)
 		addrs, err := lookup(within, d.Host)
 		cancel()
+		if err == nil {
+			d.failing.Store(nil)
+		} else if ctx.Err() == nil {
+			d.failing.Store(&err)
+		}
 		var not *net.DNSError
 		if none := errors.As(err, &not) && not.IsNotFound; err != nil && ctx.Err() == nil && err.Error() != said {
 			said = err.Error()
