@@ -239,7 +239,7 @@ var unbounded = map[string]string{
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
 		indexer.Index.vacant internal/serve.askingFinder.known internal/serve.askingFinder.workers router/discover.poolFollower.pods
 		indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots router/fleet.Worker.adapters
-		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byStableName router/fleet.state.encode router/fleet.Fleet.paces router/registry.Set.members router/registry.Set.excluded router/probe.Prober.known`,
+		internal/admin.Facts.Unresolved router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byStableName router/fleet.state.encode router/fleet.Fleet.paces router/registry.Set.members router/registry.Set.excluded router/probe.Prober.known`,
 	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +
 		"router/audit.Standing.byWorker router/audit.Auditor.streams",
 	"one line for each rule, written at once":    "router/audit.Class.unsaid",

@@ -40,8 +40,8 @@ var faults = map[Fault]struct{ says, fix string }{
 	HTTP2:    {"it speaks HTTP/2 alone: start it with HTTP/1.1", "start it with HTTP/1.1, which Envoy speaks to workers too"},
 	NoHTTP:   {"it speaks no HTTP: addr is the port of its API, not of its events", ownPort},
 	NotFound: {"status 404", ownPort},
-	Unresolved: {"its name does not resolve here", "addr: a name that this machine resolves (Kubernetes: NAME.NAMESPACE.svc), or an address; " +
-		"see its DNS server"},
+	Unresolved: {"its name does not resolve here", "addr: a name that this machine resolves (Kubernetes: NAME.NAMESPACE.svc), or an " +
+		"address; see its DNS server"},
 	BrokenOff: {"its answer is broken off in the middle", "see its log, and that of a proxy before it: a crash, a limit of time or size"},
 }
 
