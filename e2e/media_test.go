@@ -191,6 +191,7 @@ func TestRelay(t *testing.T) {
 					keys["probe"] = false // its image would be counted too
 					m := keys["media"].(map[string]any)
 					m["budget"] = "5s" // the machine may be busy: what is late keeps its URL
+					m["signing"] = map[string]any{"127.0.0.1": []string{"sig"}}
 					m["relay"] = map[string]any{"listen": listen, "url": at + "/pictures", "data_urls": true}
 					if inject {
 						m["relay"].(map[string]any)["key_file"] = keyFile
@@ -199,7 +200,7 @@ func TestRelay(t *testing.T) {
 				}
 			})
 			a, b := photo(22), photo(23)
-			host, downloads := countingHost(t, map[string][]byte{"a.jpg": a, "b.jpg": b})
+			host, downloads := countingHost(t, map[string][]byte{"a.jpg": a, "b.jpg": b, "c.jpg": photo(24)})
 			id := contentID(t, a)
 			first := post(t, l, request("relay-0", "What is this?", imagePart(host+"/a.jpg", nil)), nil)
 			awaitExact(t, l, first.worker, first.prompt)
@@ -225,6 +226,12 @@ func TestRelay(t *testing.T) {
 			if d := lastDecision(t, l); two.status != 200 || int(d.Get("cached_tokens").Int()) != two.cached {
 				t.Errorf("two images: status %d, %d cached, decision %s", two.status, two.cached, d.Raw)
 			}
+			for i, url := range []string{host + "/c.jpg?sig=mine", host + "/c.jpg"} {
+				post(t, l, request(fmt.Sprint("relay-signed-", i), "What is this?", imagePart(url, nil)), nil)
+			}
+			if n := downloads("c.jpg"); n != 2 {
+				t.Errorf("the host was asked %d times, want once for the signed URL and once for the one without a signature", n)
+			}
 			if downloads("a.jpg") != 1 || downloads("b.jpg") != 1 {
 				t.Errorf("the image host saw %d and %d downloads, want 1 each", downloads("a.jpg"), downloads("b.jpg"))
 			}
@@ -242,7 +249,7 @@ func TestRelay(t *testing.T) {
 					t.Errorf("%s: status %d, want %d", name, resp.StatusCode, c.code)
 				}
 			}
-			if metric(t, l, "sightline_relay", "served") < 3 || metric(t, l, "sightline_relay_images", "") != 2 {
+			if metric(t, l, "sightline_relay", "served") < 3 || metric(t, l, "sightline_relay_images", "") != 3 {
 				t.Errorf("served %v, images %v", metric(t, l, "sightline_relay", "served"), metric(t, l, "sightline_relay_images", ""))
 			}
 		})

@@ -301,6 +301,11 @@ func TestPresigned(t *testing.T) {
 			t.Errorf("%s: %d requests, want 3", validators[0], n.Load())
 		}
 		wantKind(t, f, base+"/bucket/a.png?version=2&X-Amz-Signature=bad", Status)
+		wantKind(t, f, base+"/bucket/a.png?version=1", Status)
+		want(t, f, u+"good2", red) // still, although the host refuses those without a signature
+		if n.Load() != 5 {
+			t.Errorf("%s: %d requests, want 5: one asks the host without a signature", validators[0], n.Load())
+		}
 		if last, ok := f.Last(u + "anything"); !ok || last.ID != blake3.Sum256(red) {
 			t.Error("the last identity is not found under another signature")
 		}

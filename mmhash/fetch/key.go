@@ -22,9 +22,9 @@ func keyOf(s string) (k key) {
 type target struct {
 	url    *url.URL
 	host   string // as written, lower case, no port
-	key    key    // without fragment and signing parameters
+	key    key    // without fragment and values of signing parameters
 	full   key    // without fragment only
-	signed bool   // it has signing parameters, which key omits
+	signed bool   // it has signing parameters, of which key has only that there are any
 }
 
 // DefaultSigning lists the signing parameters of the large object stores.
@@ -61,17 +61,16 @@ func (f *Fetcher) parse(raw string) (target, error) {
 		return target{}, &Error{Kind: Refused, Host: t.host, Err: err}
 	}
 	u.Fragment, u.RawFragment = "", ""
-	query := u.RawQuery
-	if drop := f.rules.Load().signing(t.host); drop != nil {
-		query = dropParams(query, drop)
-		t.signed = len(query) != len(u.RawQuery)
-	}
 	port := u.Port()
 	if port == "80" && u.Scheme == "http" || port == "443" && u.Scheme == "https" {
 		port = ""
 	}
 	base := u.Scheme + "://" + u.User.String() + "@" + net.JoinHostPort(t.host, port) + u.EscapedPath() + "?"
-	t.key, t.full = keyOf(base+query), keyOf(base+u.RawQuery)
+	t.full = keyOf(base + u.RawQuery)
+	t.key = t.full
+	if rest := dropParams(u.RawQuery, f.rules.Load().signing(t.host)); len(rest) != len(u.RawQuery) {
+		t.signed, t.key = true, keyOf("signed "+base+rest) // what a signature has shown is not for a URL without one
+	}
 	return t, nil
 }
 
