@@ -13,13 +13,14 @@ import (
 )
 
 // An image host gives the engine another image than Sightline, again and again, behind a text and an image that others use: what
-// the engine then does not find, and what its events call that image, changes nothing for others.
+// the engine then does not find, and what its events call that image, changes nothing for others. Nothing that it sends is logged.
 func TestImageHostThatDeceives(t *testing.T) {
 	t.Parallel()
 	for engine, block := range map[sim.Engine]int{sim.VLLM: 16, sim.TRTLLM: 32} {
 		t.Run(string(engine), func(t *testing.T) {
+			log := &lockedBuffer{}
 			change := func(o *lab.Options) {
-				o.Workers = 1
+				o.Workers, o.Log = 1, log
 				o.Sim = func(_ int, c *sim.Config) { c.BlockSize = block }
 				theirs := o.Config
 				o.Config = func(keys map[string]any) {
@@ -38,12 +39,18 @@ func TestImageHostThatDeceives(t *testing.T) {
 			}
 			mine, theirs := pngURL(31), [...]string{pngURL(32), pngURL(33), pngURL(34), pngURL(35)}
 			host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				file := mine
+				file, more := mine, "after the picture's end"
 				if strings.HasPrefix(r.UserAgent(), "vLLM/") { // all simulated engines
-					file = theirs[r.URL.Path[1]-'0']
+					file, more = theirs[r.URL.Path[1]-'0'], ""
 				}
 				raw, _ := base64.StdEncoding.DecodeString(file[strings.IndexByte(file, ',')+1:])
-				_, _ = w.Write(raw)
+				c, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s%s", len(raw), raw, more)
 			}))
 			t.Cleanup(host.Close)
 			text := strings.Repeat("Look at the picture that follows and say what is to be seen in it. ", 20)
@@ -87,6 +94,9 @@ func TestImageHostThatDeceives(t *testing.T) {
 			}
 			if n := metric(t, l, "sightline_blocks_corrected_total", ""); n != 0 {
 				t.Errorf("%v blocks were taken out of the index", n)
+			}
+			if strings.Contains(log.String(), "picture's end") {
+				t.Errorf("what the host sent is in the log:\n%s", log)
 			}
 		})
 	}

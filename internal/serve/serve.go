@@ -8,6 +8,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
+	stdlog "log"
 	"net"
 	"net/http"
 	"os"
@@ -112,12 +114,14 @@ func Load(cfg config.Config) (*Server, error) {
 // Close releases what Load opened, after Run has returned.
 func (s *Server) Close() { s.media.Close() }
 
-// newLog returns a logger and its level, which can be changed.
+// newLog returns a logger and its level, which can be changed. It silences the standard library's own, on which http.Transport writes
+// what a host sends after the end of its answer: bytes of an image.
 func newLog(level string) (*zap.Logger, zap.AtomicLevel, error) {
 	l, err := zap.ParseAtomicLevel(level)
 	if err != nil {
 		return nil, l, err
 	}
+	stdlog.SetOutput(io.Discard)
 	zc := zap.NewProductionConfig()
 	zc.Level = l
 	zc.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
