@@ -343,6 +343,27 @@ func TestOnlyAllowedAddressesAreDialled(t *testing.T) {
 	}
 }
 
+// TestNameLeadsElsewhere: a worker's name resolves to an address that Envoy does not dial. It is left out, and no client gets the 403.
+func TestNameLeadsElsewhere(t *testing.T) {
+	t.Parallel()
+	w := start(t, 2, func(o *envoy.Options) { o.Workers = o.Workers[:1] })
+	known, found := w.workers[0].addr, fmt.Sprint("localhost:", portOf(t, w.workers[1].addr))
+	w.runProduct(map[string]any{"log_level": "info", "models": []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}},
+		"workers": []any{map[string]any{"name": "a", "addr": known}, map[string]any{"name": "b", "addr": found}},
+		"envoy":   map[string]any{"message_timeout": "25s", "worker_networks": []string{fmt.Sprint("127.0.0.1/32:", portOf(t, known))}}})
+	eventually(t, "the name's address is found", func() bool {
+		return strings.Contains(w.log.after(0), `"addr":"`+w.workers[1].addr)
+	})
+	for range 8 {
+		if r := w.post(`{"model":"m","messages":[{"role":"user","content":"hello"}]}`, nil); r.err != nil || r.status != 200 || r.Worker != known {
+			t.Fatalf("%v, status %d from %s, %s", r.err, r.status, r.Worker, r.body)
+		}
+	}
+	if !strings.Contains(w.log.after(0), "is in none of envoy.worker_networks") {
+		t.Error("the log does not say why it is left out")
+	}
+}
+
 func portOf(t *testing.T, addr string) (port int) {
 	t.Helper()
 	if _, err := fmt.Sscanf(addr[strings.LastIndexByte(addr, ':'):], ":%d", &port); err != nil {

@@ -404,22 +404,32 @@ func (c *Config) checkModels(bad report) {
 	}
 }
 
+// Dials returns an error for an address that is in none of worker_networks, if there are any.
+func (e *Envoy) Dials(addr netip.AddrPort) error {
+	for _, text := range e.Workers {
+		r, _ := envoy.ParseRange(text) // checked before
+		if r.Prefix.Contains(addr.Addr()) && int(addr.Port()) >= r.FirstPort && int(addr.Port()) <= r.LastPort {
+			return nil
+		}
+	}
+	if len(e.Workers) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%q is in none of envoy.worker_networks: Envoy would never dial it (widen them)", addr)
+}
+
 // checkEnvoy checks the keys for Envoy.
 func (c *Config) checkEnvoy(bad report) {
-	var ranges []envoy.Range
 	for i, text := range c.Envoy.Workers {
-		r, err := envoy.ParseRange(text)
-		if err != nil {
+		if _, err := envoy.ParseRange(text); err != nil {
 			bad(fmt.Sprintf("envoy.worker_networks[%d]", i), "%v", err)
 		}
-		ranges = append(ranges, r)
 	}
 	dialled := func(path, addr string) {
-		a, err := netip.ParseAddrPort(addr)
-		if err == nil && len(ranges) > 0 && !slices.ContainsFunc(ranges, func(r envoy.Range) bool {
-			return r.Prefix.Contains(a.Addr()) && int(a.Port()) >= r.FirstPort && int(a.Port()) <= r.LastPort
-		}) {
-			bad(path, "%q is in none of envoy.worker_networks: Envoy would never dial it (widen them)", addr)
+		if a, err := netip.ParseAddrPort(addr); err == nil {
+			if err := c.Envoy.Dials(a); err != nil {
+				bad(path, "%w", err)
+			}
 		}
 	}
 	for i := range c.Workers {

@@ -12,6 +12,7 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"sync/atomic"
 	"time"
@@ -297,6 +298,7 @@ func (r *running) startTracing(version string) (*trace.Tracer, error) {
 // members returns the options with the parts that are told of each worker that comes or goes.
 func (r *running) members() registry.Options {
 	return registry.Options{Index: r.index, Fleet: r.fleet, Audit: r.audit, Learner: r.router.Learner(), Log: r.log, Metrics: r.metrics,
+		Dials: func(addr netip.AddrPort) error { return r.now.Load().cfg.Envoy.Dials(addr) },
 		Changed: func(now []*fleet.Worker) {
 			r.probe.Set(probed(r.now.Load().models, now))
 			r.roster.Set(endpoints(now))

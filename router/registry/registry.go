@@ -72,7 +72,9 @@ type Options struct {
 	Metrics prometheus.Registerer
 	// Linger returns how long the index keeps the slot ID of a worker that left from being reused, so that predictions under it,
 	// by decisions that had begun before, expire first. nil: 0
-	Linger  func() time.Duration
+	Linger func() time.Duration
+	// Dials returns an error for an address to which Envoy sends no request: a worker there would be chosen and answer nobody. nil: none
+	Dials   func(netip.AddrPort) error
 	Changed func([]*fleet.Worker) // called with every worker set that the fleet gets
 	Forget  func(worker string)   // called with a name that no worker has had for an hour: its counters can be dropped
 }
@@ -191,6 +193,11 @@ func (s *Set) join(finder int, spec Spec) error {
 	addr, known := "", cmp.Or(spec.StableName, spec.Name)
 	if spec.Addr.IsValid() {
 		addr = spec.Addr.String()
+		if answers := spec.Role == fleet.Any || spec.Role == fleet.Decode; answers && s.o.Dials != nil {
+			if err := s.o.Dials(spec.Addr); err != nil {
+				return err
+			}
+		}
 	}
 	for _, m := range s.members {
 		if addr != "" && m.worker.Addr == addr && m.worker.Instance == "" && spec.Instance == "" {
