@@ -61,11 +61,11 @@ func (p *Policies) Rewrite(model string, share func() float64) string {
 	}
 	sum := 0
 	for _, t := range targets {
-		sum += t.weight(targets)
+		sum += max(0, *t.Weight)
 	}
 	at := int(share() * float64(sum))
 	for _, t := range targets {
-		at -= t.weight(targets)
+		at -= max(0, *t.Weight)
 		if at < 0 {
 			return t.ModelRewrite
 		}
@@ -73,15 +73,18 @@ func (p *Policies) Rewrite(model string, share func() float64) string {
 	return model
 }
 
-// weight is a target's weight among all. Without any weights all count the same; beside weights, a target without one counts nothing.
-func (t *target) weight(all []target) int {
-	if t.Weight != nil {
-		return max(0, *t.Weight)
-	}
+// weighted gives each target a weight. Without any weights all count the same; beside weights, a target without one counts nothing.
+func weighted(all []target) []target {
+	own := 1
 	if slices.ContainsFunc(all, func(t target) bool { return t.Weight != nil }) {
-		return 0
+		own = 0
 	}
-	return 1
+	for i := range all {
+		if all[i].Weight == nil {
+			all[i].Weight = &own
+		}
+	}
+	return all
 }
 
 // policy is the part of an InferenceObjective or an InferenceModelRewrite that is used.
@@ -143,11 +146,11 @@ func policiesOf(goals, renames []map[string]*policy) *Policies {
 	for _, o := range all {
 		for _, rule := range o.Spec.Rules {
 			if len(rule.Matches) == 0 && p.rest == nil {
-				p.rest = rule.Targets
+				p.rest = weighted(rule.Targets)
 			}
 			for _, m := range rule.Matches {
 				if _, named := p.exact[m.Model.Value]; !named {
-					p.exact[m.Model.Value] = rule.Targets
+					p.exact[m.Model.Value] = weighted(rule.Targets)
 				}
 			}
 		}
