@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -11,8 +12,10 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
 	"github.com/sightline-router/sightline/engine"
@@ -119,14 +122,22 @@ func (m *Model) Set(assignment string) error {
 
 // decode reads YAML text into v, which holds the defaults. refs, if not nil, collects the references in values.
 func decode(data []byte, v any, refs *references) error {
+	data = bytes.TrimPrefix(data, []byte("\ufeff")) // some editors put it there
+	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
+		return errors.New("the file: not text in UTF-8 (want YAML in UTF-8)")
+	}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		return firstLine(err)
 	}
-	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
+	docs := slices.DeleteFunc(file.Docs, func(d *ast.DocumentNode) bool { return d.Body == nil || d.Body.Type() == ast.DirectiveType })
+	switch {
+	case len(docs) == 0:
 		return nil
+	case len(docs) > 1:
+		return fmt.Errorf("[%d:1] a second YAML document, after --- or ... (want all keys in one)", docs[1].Body.GetToken().Position.Line)
 	}
-	root := file.Docs[0].Body
+	root := docs[0].Body
 	if refs != nil {
 		root, err = refs.resolve(root)
 		if err != nil {
@@ -206,6 +217,9 @@ func checkKeys(tree any, t reflect.Type, path string) error {
 	}
 	if own, ok := v.(yaml.BytesUnmarshaler); ok { // its own error says what is expected
 		return fmt.Errorf("%s: %w", path, own.UnmarshalYAML(text))
+	}
+	if path == "" { // maybe another file, such as one with a secret
+		text = text[:min(len(text), 40)]
 	}
 	return fmt.Errorf("%s: %s is not a valid value (want %s)", cmp.Or(path, "the file"), strings.TrimSpace(string(text)), wanted[t.Kind()])
 }
