@@ -3,8 +3,8 @@ package prompt
 import (
 	"errors"
 	"fmt"
-	"os"
 
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
@@ -85,7 +85,7 @@ func (m *Model) templateText() (string, error) {
 	if file == "" {
 		return m.opt.TemplateFile, nil
 	}
-	text, err := os.ReadFile(file)
+	text, err := secure.ReadFile(file)
 	if err != nil || m.opt.Dialect.FileText == nil {
 		return string(text), err
 	}

@@ -51,7 +51,7 @@ func (c *Config) CheckServe() error {
 		}
 	}
 	if file := c.Kubernetes.TokenFile; file != "" {
-		if text, err := os.ReadFile(file); err != nil {
+		if text, err := secure.ReadFile(file); err != nil {
 			bad("kubernetes.token_file", "%w", err)
 		} else if len(text) == 0 {
 			bad("kubernetes.token_file", "%s is empty (want a ServiceAccount's token)", file)
@@ -134,7 +134,7 @@ func (x *Index) Key() ([]byte, error) {
 }
 
 func sharedKey(path, file string) ([]byte, error) {
-	key, err := os.ReadFile(file)
+	key, err := secure.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

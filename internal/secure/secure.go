@@ -24,7 +24,6 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -62,7 +61,7 @@ func (h *fileCache[T]) renew(now time.Time) error {
 			continue
 		}
 		var err error
-		texts[i], err = os.ReadFile(file)
+		texts[i], err = ReadFile(file)
 		if err != nil {
 			return err
 		}

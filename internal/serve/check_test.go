@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,6 +65,9 @@ func checkDir(t *testing.T) string {
 	write(t, filepath.Join(dir, "empty"), nil)
 	write(t, filepath.Join(dir, "short"), []byte("31 bytes are no secret for all.\n")[:31])
 	write(t, filepath.Join(dir, "secret"), make([]byte, 32))
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	write(t, filepath.Join(dir, "t.jinja"), []byte("{{ messages[0].content }}"))
 	return dir
 }
@@ -143,6 +147,12 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "admin: 127.0.0.1", `admin: "127.0.0.1" is not where to listen`},
 		{"", "admin: 127.0.0.1:9002", `admin: "127.0.0.1:9002" is also listen`},
 		{"", "log_level: loud", "log_level: "},
+		// Files that never end.
+		{"", "index: {key_file: /dev/random}", "index.key_file: /dev/random is a device or a pipe (want a file)"},
+		{"", "tls: {cert: DIR/pipe, key: DIR/ours.key}", "tls: DIR/pipe is a device or a pipe"},
+		{"", "worker_access: {api_key_file: /dev/zero}", "worker_access: /dev/zero is a device or a pipe"},
+		{"", "nats: {url: \"nats://10.0.0.4:4222\", nkey: DIR/pipe}", "nats.nkey: DIR/pipe is a device or a pipe"},
+		{"", "nats: {url: \"nats://10.0.0.4:4222\", tls_ca: /dev/zero}", "nats.tls_ca: /dev/zero is a device or a pipe"},
 		{"", "body_limit: 0", "body_limit: 0 is out of range (want 1MiB to "},
 		{"", "body_limit: 3GiB", "body_limit: 3GiB is out of range"},
 		{"", "body_timeout: 0s", "body_timeout: 0s is out of range (want 1s to 1h0m0s)"},

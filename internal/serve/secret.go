@@ -2,9 +2,9 @@ package serve
 
 import (
 	"crypto/sha256"
-	"os"
 
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -17,7 +17,7 @@ func newSecret(cfg *config.Config) (*block.Secret, error) {
 		text, err = cfg.DecisionLog.Key()
 	}
 	if seed := cfg.NATS.Access.NKey; text == nil && err == nil && seed != "" { // an embedded server may forget it, and agents keep their state
-		text, err = os.ReadFile(seed)
+		text, err = secure.ReadFile(seed)
 	}
 	s := block.NewSecret()
 	if text != nil {

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/internal/retry"
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // Where a pod finds the credentials for its API server.
@@ -171,7 +172,7 @@ func (s *server) client() (*http.Client, error) {
 		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		HTTP2:       &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second}} // a silent watch may be a dead one
 	if strings.HasPrefix(s.api, "https:") {
-		text, err := os.ReadFile(s.caFile)
+		text, err := secure.ReadFile(s.caFile)
 		if err != nil {
 			return nil, fmt.Errorf("certificate authority: %w", err)
 		}
@@ -194,7 +195,7 @@ func (s *server) get(ctx context.Context, c *http.Client, r resource, query url.
 	}
 	req.Header.Set("Accept", "application/json")
 	if req.URL.Scheme == "https" {
-		token, err := os.ReadFile(s.tokenFile)
+		token, err := secure.ReadFile(s.tokenFile)
 		if err != nil {
 			return nil, fmt.Errorf("token: %w", err)
 		}

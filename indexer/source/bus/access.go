@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // Access says where a NATS server is and how we authenticate. Its fields are keys of the configuration and flags of the agent.
@@ -83,9 +85,16 @@ func (a *Access) checkURL(bad func(key, format string, args ...any)) {
 // Options returns the NATS client's options. An error names the key whose file is missing or invalid, and no secret.
 func (a *Access) Options() (out []nats.Option, err error) {
 	fail := func(key string, err error) ([]nats.Option, error) { return nil, fmt.Errorf("%s: %w", key, err) }
+	for key, file := range map[string]string{"nkey": a.NKey, "tls_ca": a.TLSCA, "tls_cert": a.TLSCert, "tls_key": a.TLSKey} {
+		if _, err := os.Stat(file); err == nil { // the client reads these itself, to their end
+			if _, err := secure.ReadFile(file); err != nil {
+				return fail(key, err)
+			}
+		}
+	}
 	switch {
 	case a.Credentials != "":
-		text, err := os.ReadFile(a.Credentials)
+		text, err := secure.ReadFile(a.Credentials)
 		if err != nil {
 			return fail("credentials", err)
 		}
@@ -131,7 +140,7 @@ func (a *Access) Options() (out []nats.Option, err error) {
 
 // secret reads a file with a single line.
 func secret(file string) (string, error) {
-	text, err := os.ReadFile(file)
+	text, err := secure.ReadFile(file)
 	word := strings.TrimSpace(string(text))
 	if err == nil && (word == "" || strings.ContainsAny(word, "\r\n")) {
 		err = fmt.Errorf("%s holds %d lines (want one, the secret)", file, strings.Count(word, "\n")+min(len(word), 1))

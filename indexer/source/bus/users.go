@@ -11,6 +11,8 @@ import (
 	"text/template"
 
 	"github.com/nats-io/nkeys"
+
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 //go:embed users.conf.tmpl
@@ -113,7 +115,7 @@ func makeSeed(dir, name string, made []string) ([]string, error) {
 }
 
 func publicKey(file string) (string, error) {
-	text, err := os.ReadFile(file)
+	text, err := secure.ReadFile(file)
 	if err != nil {
 		return "", err
 	}
