@@ -45,6 +45,7 @@ type Facts struct {
 	FindsEvents  bool          `json:"finds_events,omitempty"`  // it answers where it publishes (Rules.FindEvents)
 	CountsCached *bool         `json:"counts_cached,omitempty"` // usage reports the cached tokens
 
+	Changed  bool      `json:"-"`                  // it said otherwise before: of as many workers each, others' names and classes stay
 	Requests *int      `json:"requests,omitempty"` // running and waiting
 	Unknown  []Unknown `json:"unknown,omitempty"`
 }
@@ -77,6 +78,7 @@ func (f *Facts) Lacks(what string, err error) {
 func (f *Facts) Differs(later *Facts) bool {
 	a, b := *f, *later
 	a.Requests, a.Unknown, b.Requests, b.Unknown = nil, nil, nil, nil
+	a.Changed, b.Changed = false, false
 	lost := func(u Unknown) bool {
 		return !slices.ContainsFunc(f.Unknown, func(old Unknown) bool { return old.What == u.What })
 	}

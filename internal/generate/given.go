@@ -172,8 +172,8 @@ func (d *drafter) configure(list []*worker) (cfg config.Config, wrong, err error
 	return cfg, wrong, err
 }
 
-// mostNamed puts those workers first whose names most have, and of these those with fewer names: one that lists other workers' names
-// too cannot give them its own.
+// mostNamed puts those workers first whose names most have. Of these, one that says something else than before comes last, so that it
+// alone cannot rename the others or their class, and one with more names, which may list other workers' names too.
 func mostNamed(list []*worker) {
 	names := func(w *worker) string { return fmt.Sprintf("%q", w.names()) }
 	count := map[string]int{}
@@ -181,7 +181,13 @@ func mostNamed(list []*worker) {
 		count[names(w)]++
 	}
 	slices.SortStableFunc(list, func(a, b *worker) int {
-		return cmp.Or(count[names(b)]-count[names(a)], len(a.names())-len(b.names()))
+		switch more := count[names(b)] - count[names(a)]; {
+		case more != 0 || a.Changed == b.Changed:
+			return cmp.Or(more, len(a.names())-len(b.names()))
+		case a.Changed:
+			return 1
+		}
+		return -1
 	})
 }
 

@@ -253,6 +253,23 @@ func TestOneWorkerCostsNoOther(t *testing.T) {
 		cases["the name "+name] = served(name, name+"-2")
 	}
 	for name, change := range cases {
+		for at := range 2 {
+			facts := make([]rules.Facts, 2)
+			for i := range facts {
+				facts[i] = rules.Facts{Addr: fmt.Sprintf("10.0.0.%d:8000", i), Engine: "vllm", Version: "0.32.0", BlockSize: 16, MaxModelLen: 4096,
+					Served: []rules.Served{{ID: "m"}, {ID: "m-2"}, {ID: "sql", Parent: "m"}}}
+			}
+			change(&facts[at])
+			facts[at].Changed = true
+			models, workers, err := Fit(facts)
+			other := facts[1-at].Addr
+			m := slices.IndexFunc(models, func(m config.Model) bool { return m.Name == "m" && slices.Contains(m.Aliases, "m-2") })
+			if m < 0 || !slices.ContainsFunc(workers, func(w config.Worker) bool {
+				return w.Addr == other && w.Model == models[m].Name && w.Class == ""
+			}) {
+				t.Errorf("%s, said lately by %d of two: models %+v, workers %+v, %v", name, at, models, workers, err)
+			}
+		}
 		for at := range 3 {
 			var facts []rules.Facts
 			for i := range 3 {

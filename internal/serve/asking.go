@@ -241,6 +241,7 @@ func (p *askingFinder) answer(r answered) (fresh bool) {
 	if !ok || a.ok && !a.facts.Differs(&r.facts) {
 		return fresh
 	}
+	r.facts.Changed = a.ok
 	a.facts, a.ok = r.facts, true
 	return true
 }
