@@ -128,6 +128,7 @@ func (x *planner) classPromptOf(class int) classPrompt {
 func (r *Router) book(x *planner) {
 	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm, slot: x.chosen, cachedTokens: -1}
 	if x.unread {
+		r.Learner().Borrowed(x.chosen.ID, sessionOf(x.mem.req.Fields, x.req.Session))
 		r.openBooking(x, b, ledger.Booking{Slot: x.chosen, Decode: x.decode})
 		return
 	}

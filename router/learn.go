@@ -263,6 +263,7 @@ func appendChain(dst []uint64, p *learned.Path) []uint64 {
 // watch begins to watch a request that is remembered, on its way to a slot; nil: it is not.
 func (r *Router) watch(id string, slot *fleet.Slot, session string, q *learned.Request) {
 	if q == nil {
+		r.Learner().Borrowed(slot.ID, session)
 		return
 	}
 	q.ID, q.Slot, q.Session = id, slot.ID, session

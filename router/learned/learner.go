@@ -97,6 +97,7 @@ type watched struct {
 	prefill      int    // blocks of chain before one that came alone, as those of an answer do
 	decodes      bool   // one has come
 	lost         bool   // some of its blocks may be another's
+	closed       bool   // what follows its blocks is another's
 	named        bool   // every event of it has named its session
 }
 
@@ -159,6 +160,23 @@ func (l *Learner) remove(x *watched) {
 	l.blocks -= len(x.chain)
 	l.watching.Add(-1)
 	x.Seen.Lose()
+}
+
+// Borrowed says that a request which is not watched is on its way to a slot: events that name its session may be its own.
+func (l *Learner) Borrowed(slot indexer.SlotID, session string) {
+	if l == nil || session == "" || l.watching.Load() == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, x := range l.slots[slot] {
+		if x.Session == session {
+			x.closed = true
+			if x.ended.IsZero() || len(x.chain) == 0 {
+				x.lose()
+			}
+		}
+	}
 }
 
 // Move says that another slot of the same class serves a request.
@@ -291,12 +309,15 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 		}
 		return x, false
 	}
-	follows := func(y *watched) bool { return len(y.chain) > 0 && e.HasParent && y.last == e.Parent && !y.complete() }
+	follows := func(y *watched) bool {
+		return len(y.chain) > 0 && e.HasParent && y.last == e.Parent && !y.closed && !y.complete()
+	}
 	begins := func(y *watched) bool { return len(y.chain) == 0 }
 	if e.Session != "" {
 		x, several := sole(func(y *watched) bool { return y.Session == e.Session && (follows(y) || begins(y)) })
 		if several {
 			x, _ = sole(func(y *watched) bool { return y.Session == e.Session && follows(y) })
+			x = l.ofTurns(open, x, e)
 		}
 		if x != nil {
 			l.named[slot] = true
@@ -325,6 +346,32 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 		x.named = false
 	}
 	return x
+}
+
+// ofTurns returns whose an event is that names the session of several requests, such as the turns of a client that names it itself, and
+// goes on where x's blocks end; nil: it is not certain. A turn that began when x had ended has all its blocks at once, an answer one after
+// another.
+func (l *Learner) ofTurns(open []*watched, x *watched, e *kvevent.Event) *watched {
+	if x == nil {
+		return nil
+	}
+	var next *watched
+	for _, y := range open {
+		if y.Session != e.Session || y.lost || len(y.chain) > 0 || !y.extends(x) {
+			continue
+		}
+		if next != nil || x.ended.IsZero() || y.began.Before(x.ended) || len(e.Locals) == 1 {
+			x.lose()
+			y.lose()
+			return nil
+		}
+		next = y
+	}
+	if next == nil {
+		return x
+	}
+	x.closed = true
+	return next
 }
 
 // lose notes that some of the request's blocks may be another's.

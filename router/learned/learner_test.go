@@ -99,6 +99,45 @@ func TestWhose(t *testing.T) {
 			e.end("a", -1, -1)
 			e.end("b", -1, -1)
 		}, false, false, map[Outcome]int{NoEvents: 2}},
+		"the next turn of a session, before the first one's blocks count": {func(e *told) {
+			more := request{append(slices.Clone(a.parts), 5, 6)}
+			e.watch("a", "s", a)
+			e.stores("s", a.prompt(), 0, all)
+			e.l.End("a", Report{-1, -1})
+			e.watch("more", "s", more)
+			e.stores("s", more.prompt(), len(chainOf(a.prompt())), all)
+			e.end("more", -1, -1)
+			if n, want := e.knows(a), len(chainOf(a.prompt())); n != want {
+				e.t.Errorf("of the first turn %d blocks are known, want %d", n, want)
+			}
+		}, true, false, map[Outcome]int{Learned: 2}},
+		"the next turn of a session, by a single block": {func(e *told) {
+			more := request{append(slices.Clone(a.parts), 5, 6)}
+			from := len(chainOf(a.prompt()))
+			e.watch("a", "s", a)
+			e.stores("s", a.prompt(), 0, all)
+			e.l.End("a", Report{-1, -1})
+			e.watch("more", "s", more)
+			e.stores("s", more.prompt(), from, from+1)
+			e.end("more", -1, -1)
+		}, false, false, map[Outcome]int{Unattributed: 2}},
+		"a session that a request has which is not watched": {func(e *told) {
+			e.watch("a", "s", a)
+			e.l.Borrowed(e.slot, "s")
+			e.stores("s", b.prompt(), 0, all)
+			e.end("a", -1, -1)
+		}, false, false, map[Outcome]int{Unattributed: 1}},
+		"the same, after its blocks have come": {func(e *told) {
+			e.watch("a", "s", a)
+			e.stores("s", a.prompt(), 0, all)
+			e.l.End("a", Report{-1, -1})
+			e.l.Borrowed(e.slot, "s")
+			e.stores("s", request{append(slices.Clone(a.parts), 5, 6)}.prompt(), len(chainOf(a.prompt())), all)
+			e.end("a", -1, -1)
+			if n, want := e.knows(a), len(chainOf(a.prompt())); n != want {
+				e.t.Errorf("%d blocks are known, want %d", n, want)
+			}
+		}, true, false, map[Outcome]int{Learned: 1}},
 		"at once, without sessions": {func(e *told) {
 			e.watch("a", "", a)
 			e.watch("b", "", b)
