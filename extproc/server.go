@@ -284,7 +284,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		defer hard.Stop()
 		s.grpc.GracefulStop()
 	})
-	lis = sockets.Limit(direct(lis), sockets.Share(4, maxConnections), func() { s.opt.NoRoom("connections to listen") })
+	lis = sockets.Limit(lis, sockets.Share(4, maxConnections), func() { s.opt.NoRoom("connections to listen") })
 	err := s.grpc.Serve(&numberedListener{Listener: lis, server: s})
 	if !unhook() {
 		<-stopped

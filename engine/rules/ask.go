@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/internal/sockets"
 )
 
 // ErrNoEvents means that the worker publishes no events: it was started without --kv-events-config, or not over TCP.
@@ -44,9 +45,18 @@ func NewPollingClient(limit time.Duration, as *secure.Client) *http.Client {
 	return newClient(limit, as, keptTime)
 }
 
+func dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: dialTime}
+	c, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return sockets.Direct(c), nil
+}
+
 func newClient(limit time.Duration, as *secure.Client, kept time.Duration) *http.Client {
 	return &http.Client{
-		Transport: as.Transport(&http.Transport{DialContext: (&net.Dialer{Timeout: dialTime}).DialContext,
+		Transport: as.Transport(&http.Transport{DialContext: dial,
 			DisableCompression: true, DisableKeepAlives: kept == 0, IdleConnTimeout: kept, MaxIdleConnsPerHost: 2,
 			MaxResponseHeaderBytes: maxHeaders}),
 		Timeout:       limit,

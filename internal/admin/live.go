@@ -24,6 +24,7 @@ var assets = map[string]string{"page.css": "text/css; charset=utf-8", "page.js":
 const (
 	maxWatchers = 32               // pages that are updated live at the same time
 	maxDelay    = 10 * time.Second // time that a watcher may take to receive one message
+	lookPeriod  = 10 * time.Second // between two looks at the problems while no browser watches
 )
 
 // sections are the parts of the page that are sent when they change, by the names of template and element.
@@ -37,6 +38,7 @@ type livePage struct {
 	mu       sync.Mutex
 	history  history
 	since    sinceWhen
+	looked   time.Time         // at the problems, while no browser watched
 	sent     map[string]string // the sections as last rendered
 	watching []chan []byte     // in the order in which they came
 }
@@ -64,7 +66,10 @@ func (c *livePage) step(now time.Time) {
 	}
 	c.history.note(now, rows, reloaded)
 	if len(c.watching) == 0 {
-		c.problems(now, rows) // keeps since when they are there
+		if now.Sub(c.looked) >= lookPeriod {
+			c.looked = now
+			c.problems(now, rows) // keeps since when they are there
+		}
 		c.sent = nil
 		return
 	}

@@ -1,5 +1,5 @@
-// Package sockets bounds how many connections a listener holds, and tells failures of this process (no file descriptor, no memory for
-// a socket) from failures of whom it talks to.
+// Package sockets bounds how many connections a listener holds, makes connections cheaper (Direct), and tells failures of this process
+// (no file descriptor, no memory for a socket) from failures of whom it talks to.
 package sockets
 
 import (
@@ -77,7 +77,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		}
 		return nil, err
 	}
-	c := &conn{Conn: nc, l: l}
+	c := &conn{Conn: Direct(nc), l: l}
 	c.last.Store(time.Now().UnixNano())
 	host, _, err := net.SplitHostPort(nc.RemoteAddr().String())
 	if err != nil {

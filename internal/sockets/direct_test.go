@@ -1,6 +1,6 @@
 //go:build linux
 
-package extproc
+package sockets
 
 import (
 	"bytes"
@@ -15,8 +15,8 @@ import (
 // TestDirect: a connection that is read and written past Go's scheduler behaves like any other: more than the socket holds, deadlines, the
 // other side's end, and a close while a read waits.
 func TestDirect(t *testing.T) {
-	for _, addr := range []string{"127.0.0.1:0", "unix:" + t.TempDir() + "/s"} {
-		lis, err := Listen(addr)
+	for network, addr := range map[string]string{"tcp": "127.0.0.1:0", "unix": t.TempDir() + "/s"} {
+		lis, err := net.Listen(network, addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -26,10 +26,7 @@ func TestDirect(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		c, err := direct(lis).Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := accept(t, lis)
 		if _, is := c.(*directConn); !is {
 			t.Fatalf("%s: a %T", addr, c)
 		}
@@ -83,10 +80,7 @@ func closeWhileReading(t *testing.T, lis net.Listener) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	c, err := direct(lis).Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := accept(t, lis)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := c.Read(make([]byte, 1))
@@ -97,4 +91,12 @@ func closeWhileReading(t *testing.T, lis net.Listener) {
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a read during which the connection was closed: %v", err)
 	}
+}
+
+func accept(t *testing.T, lis net.Listener) net.Conn {
+	c, err := lis.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Direct(c)
 }
