@@ -56,7 +56,7 @@ func (f *Feed) Held(ctx context.Context, most int) (Held, error) {
 	}
 	f.heldWaiting = append(f.heldWaiting, q)
 	f.mu.Unlock()
-	f.signal()
+	f.wake.Ring()
 	select {
 	case err := <-q.done:
 		return q.held, err
@@ -94,7 +94,7 @@ func (f *Feed) AskOthers(ctx context.Context) {
 	f.mu.Lock()
 	f.othersWaiting = append(f.othersWaiting, done)
 	f.mu.Unlock()
-	f.signal()
+	f.wake.Ring()
 	select {
 	case <-done:
 	case <-ctx.Done():

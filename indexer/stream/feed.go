@@ -156,7 +156,7 @@ type Feed struct {
 	o       Options
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	wake    chan struct{}
+	wake    retry.Bell
 
 	mu             sync.Mutex
 	queue          queue
@@ -186,7 +186,7 @@ func Start(o Options) *Feed {
 	if o.doubtTime == 0 {
 		o.doubtTime = doubtTime
 	}
-	f := &Feed{o: o, cancel: cancel, wake: make(chan struct{}, 1), form: o.Form}
+	f := &Feed{o: o, cancel: cancel, wake: make(retry.Bell, 1), form: o.Form}
 	f.stats.Partial = true // until a batch shows otherwise
 	if p := o.From; p.Next > 0 {
 		f.started, f.next, f.partial, f.upperBound, f.stats.Partial = true, p.Next, p.Partial, p.UpperBound, p.Partial
@@ -259,7 +259,7 @@ func (f *Feed) Offer(m Message) {
 	}
 	f.updateStale()
 	f.mu.Unlock()
-	f.signal()
+	f.wake.Ring()
 	if spoke && f.o.OnLink != nil {
 		f.o.OnLink(f, true)
 	}
@@ -271,7 +271,7 @@ func (f *Feed) Resync() {
 	f.mu.Lock()
 	f.resyncWanted = true
 	f.mu.Unlock()
-	f.signal()
+	f.wake.Ring()
 }
 
 // ProcessRestarted is for a caller that found that the engine's process is not the one that ran at the given time. Unless the feed has
@@ -280,7 +280,7 @@ func (f *Feed) ProcessRestarted(was time.Time) {
 	f.mu.Lock()
 	f.restartedAfter = was
 	f.mu.Unlock()
-	f.signal()
+	f.wake.Ring()
 }
 
 // Up is called by the source after each (re)connection.
@@ -291,7 +291,7 @@ func (f *Feed) Up() {
 	f.queue.markConnection()
 	f.updateStale()
 	f.mu.Unlock()
-	f.signal()
+	f.wake.Ring()
 	if f.o.OnLink != nil {
 		f.o.OnLink(f, true)
 	}
@@ -347,13 +347,6 @@ func (f *Feed) refused(peer netip.Addr) {
 		s.Strangers++
 		s.LastError = "a connection from " + peer.String() + " was refused: it is not the worker's address"
 	})
-}
-
-func (f *Feed) signal() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
 }
 
 // applyQueue applies the queued messages in order, catches up after a connection, and asks again after a failed replay or if the

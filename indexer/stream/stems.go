@@ -129,7 +129,7 @@ func (f *Feed) Learn(s Stem) {
 		f.stats.StemsDropped++
 	}
 	f.mu.Unlock()
-	f.signal()
+	f.wake.Ring()
 }
 
 // takeLearned stores the queued stems.

@@ -14,6 +14,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/learned"
@@ -128,15 +129,9 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 		return nil
 	}
 	p.Start(r.router, srv.Reported)
-	again := make(chan struct{}, 1) // ask for what others remember
-	ask := func() {
-		select {
-		case again <- struct{}{}:
-		default:
-		}
-	}
+	again := make(retry.Bell, 1) // ask for what others remember
 	p.Secret = peers.Secret{Secret: r.media.Secret, Fixed: r.cfg.Index.KeyFile != "" || r.cfg.NATS.Given(), Replaced: func() {
-		ask()
+		again.Ring()
 		r.sources.rehash()
 	}}
 	p.Held = func(ctx context.Context, worker string, rank int) ([]byte, error) {
@@ -146,7 +141,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 		return r.sources.held(ctx, worker, rank)
 	}
 	p.OnNewReplica = func(ctx context.Context) {
-		ask()
+		again.Ring()
 		r.sources.askOthers(ctx)
 	}
 	access, err := r.cfg.Replicas.Access.Open(r.log)

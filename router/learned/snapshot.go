@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/sightline-router/sightline/internal/binread"
 )
 
 // A snapshot has what a Memory remembers, for another replica's, what was used last first:
@@ -119,17 +121,17 @@ func (m *Memory) Load(snapshot []byte) error {
 }
 
 func (m *Memory) load(snapshot []byte) error {
-	r := &snapshotReader{b: snapshot}
+	r := &snapshotReader{binread.Reader{B: snapshot}}
 	type place struct {
 		*node
 		depth int // steps up to its end
 	}
 	var list []place
-	for len(r.b) > 0 && m.stats.Bytes < m.most {
+	for len(r.B) > 0 && m.stats.Bytes < m.most {
 		at := place{node: &node{}}
-		number := r.number(len(list))
+		number := r.Number(len(list))
 		if number == 0 {
-			class := binary.LittleEndian.Uint32(r.take(4))
+			class := r.Uint32()
 			root := m.root(class)
 			if root == nil {
 				return fmt.Errorf("%w: it has more than %d classes", errSnapshot, maxClasses)
@@ -140,7 +142,7 @@ func (m *Memory) load(snapshot []byte) error {
 		}
 		r.node(at.node)
 		at.depth += len(at.steps)
-		if r.bad || at.depth > MaxSteps {
+		if r.Err != nil || at.depth > MaxSteps {
 			return fmt.Errorf("%w: node %d is cut off or beyond its bounds", errSnapshot, len(list))
 		}
 		as := edge{at.parent, at.steps[0]}
@@ -161,63 +163,39 @@ func (m *Memory) load(snapshot []byte) error {
 	return nil
 }
 
-// snapshotReader reads a snapshot. The first read that fails sets bad, and all later ones return zero values.
-type snapshotReader struct {
-	b   []byte
-	bad bool
-}
-
-func (r *snapshotReader) take(n int) []byte {
-	if n > len(r.b) {
-		r.bad, r.b = true, nil
-		return make([]byte, n)
-	}
-	out := r.b[:n]
-	r.b = r.b[n:]
-	return out
-}
-
-func (r *snapshotReader) number(most int) int {
-	n, size := binary.Uvarint(r.b)
-	if size <= 0 || n > uint64(most) {
-		r.bad, r.b = true, nil
-		return 0
-	}
-	r.b = r.b[size:]
-	return int(n)
-}
+type snapshotReader struct{ binread.Reader }
 
 // node reads what follows a node's parent.
 func (r *snapshotReader) node(n *node) {
-	n.steps = make([]uint16, r.number(min(MaxSteps, len(r.b)/2)))
+	n.steps = make([]uint16, r.Count(MaxSteps, 2))
 	for i := range n.steps {
-		n.steps[i] = binary.LittleEndian.Uint16(r.take(2))
+		n.steps[i] = r.Uint16()
 	}
-	r.bad = r.bad || len(n.steps) == 0
-	n.end[0], n.end[1] = binary.LittleEndian.Uint64(r.take(8)), binary.LittleEndian.Uint64(r.take(8))
+	if len(n.steps) == 0 {
+		r.Fail(errSnapshot)
+	}
+	n.end[0], n.end[1] = r.Word(), r.Word()
 	n.from, n.own = r.chain(n.parent.length())
-	n.common = int32(r.number(n.length()+1)) - 1
-	n.weight = int32(r.number(1 << 30))
-	if r.take(1)[0] == 0 {
+	n.common = int32(r.Number(n.length()+1)) - 1
+	n.weight = int32(r.Number(1 << 30))
+	if r.Byte() == 0 {
 		return
 	}
 	e := new(ending)
 	e.from, e.own = r.chain(n.length())
-	e.prompt = int32(r.number(e.length()))
-	e.tokens = int32(r.number(MaxTokens))
-	r.bad = r.bad || n.common < 0 && int(e.prompt) > n.length()
+	e.prompt = int32(r.Number(e.length()))
+	e.tokens = int32(r.Number(MaxTokens))
+	if n.common < 0 && int(e.prompt) > n.length() {
+		r.Fail(errSnapshot)
+	}
 	n.ending = e
 }
 
 // chain reads blocks behind the first of a chain of some blocks.
 func (r *snapshotReader) chain(before int) (from int32, own []uint64) {
-	from = int32(r.number(before))
-	n := r.number(min(MaxBlocks-int(from), len(r.b)/8))
-	if n > 0 {
-		own = make([]uint64, n)
-	}
-	for i := range own {
-		own[i] = binary.LittleEndian.Uint64(r.take(8))
+	from = int32(r.Number(before))
+	if n := r.Count(MaxBlocks-int(from), 8); n > 0 {
+		own = r.Words(n)
 	}
 	return from, own
 }

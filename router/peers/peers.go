@@ -32,6 +32,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/learned"
@@ -228,7 +229,7 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 	var answers sync.WaitGroup
 	defer answers.Wait()
 	answers.Go(func() { x.answerHeldRequests(ctx, lines) })
-	came := make(chan struct{}, 1)
+	came := make(retry.Bell, 1)
 	answers.Go(func() { x.watchNewReplicas(ctx, came) })
 	answers.Go(func() { x.sendLessons(ctx, lines) })
 	x.send(lines, true)
@@ -241,10 +242,7 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 			x.expire(time.Now())
 			x.send(lines, true)
 			if x.newReplica.Swap(false) { // by now it most likely receives what is sent to it
-				select {
-				case came <- struct{}{}:
-				default:
-				}
+				came.Ring()
 			}
 		case e := <-x.out:
 			x.send(lines, false, e)

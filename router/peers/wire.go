@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/binread"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/learned"
@@ -235,66 +236,26 @@ func appendReport(b []byte, o *router.Outcome) []byte {
 	return b
 }
 
-// reader reads a message. The first read that fails sets bad, and all later ones return zero values.
-type reader struct {
-	b   []byte
-	bad bool
-}
+// reader reads a message.
+type reader struct{ binread.Reader }
 
-func (r *reader) number() int {
-	n, size := binary.Uvarint(r.b)
-	if size <= 0 || n > maxNumber {
-		r.bad, r.b = true, nil
-		return 0
-	}
-	r.b = r.b[size:]
-	return int(n)
-}
-
-func (r *reader) take(n int) []byte {
-	if n > len(r.b) {
-		r.bad, r.b = true, nil
-		return make([]byte, min(n, maxText+1))
-	}
-	out := r.b[:n]
-	r.b = r.b[n:]
-	return out
-}
-
-// count reads a number of items of at least each bytes, and fails if the message is too short for them.
-func (r *reader) count(most, each int) int {
-	n := r.number()
-	if n > most || n*each > len(r.b) {
-		r.bad, r.b = true, nil
-		return 0
-	}
-	return n
-}
-
-func (r *reader) byte() byte   { return r.take(1)[0] }
-func (r *reader) word() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
-func (r *reader) text() string { return string(r.take(int(r.byte()))) }
+func (r *reader) number() int  { return r.Number(maxNumber) }
+func (r *reader) text() string { return string(r.Bytes(int(r.Byte()))) }
 func (r *reader) rank() int    { return r.number() - 1 }
 
 func (r *reader) booking() *router.SharedBooking {
 	s := &router.SharedBooking{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Decoder: r.text(), DecoderRank: r.rank(),
 		Tokens: r.number(), Context: r.number(), From: r.number(), Proven: r.number()}
-	s.EventsExpected = r.byte()&flagTold != 0
+	s.EventsExpected = r.Byte()&flagTold != 0
 	s.Locals = r.words(router.MaxSharedBlocks)
-	s.Media = make([]router.SharedMedium, r.count(maxMedia, 17))
+	s.Media = make([]router.SharedMedium, r.Count(maxMedia, 17))
 	for i := range s.Media {
-		s.Media[i] = router.SharedMedium{Key: r.word(), Alias: r.word(), Tokens: r.number()}
+		s.Media[i] = router.SharedMedium{Key: r.Word(), Alias: r.Word(), Tokens: r.number()}
 	}
 	return s
 }
 
-func (r *reader) words(most int) []uint64 {
-	list := make([]uint64, r.count(most, 8))
-	for i := range list {
-		list[i] = r.word()
-	}
-	return list
-}
+func (r *reader) words(most int) []uint64 { return r.Words(r.Count(most, 8)) }
 
 // holdersRequest is another replica's question.
 type holdersRequest struct {
@@ -304,7 +265,7 @@ type holdersRequest struct {
 
 func (r *reader) holders(kind byte) (question uint64, list []router.Holder) {
 	question = uint64(r.number())
-	list = make([]router.Holder, r.count(router.MaxHolders, 3))
+	list = make([]router.Holder, r.Count(router.MaxHolders, 3))
 	for i := range list {
 		list[i] = router.Holder{Worker: r.text(), Rank: r.rank(), Blocks: r.number()}
 		list[i].GPU = list[i].Blocks
@@ -317,24 +278,26 @@ func (r *reader) holders(kind byte) (question uint64, list []router.Holder) {
 
 func (r *reader) lesson() (key uint64, l *learned.Lesson) {
 	l = new(learned.Lesson)
-	key, l.Class = r.word(), binary.LittleEndian.Uint32(r.take(4))
+	key, l.Class = r.Word(), r.Uint32()
 	l.Taught.Prompt, l.Taught.Tokens = r.number()-1, r.number()
-	l.Path.Steps = make([]learned.Step, r.count(learned.MaxSteps, 18))
+	l.Path.Steps = make([]learned.Step, r.Count(learned.MaxSteps, 18))
 	for i := range l.Path.Steps {
 		s := &l.Path.Steps[i]
-		s.Number = [2]uint64{r.word(), r.word()}
-		flags, bytes := r.byte(), r.number()
+		s.Number = [2]uint64{r.Word(), r.Word()}
+		flags, bytes := r.Byte(), r.number()
 		s.Answer, s.Media, s.Untold = flags&flagAnswer != 0, flags&flagMedia != 0, flags&flagUntold != 0
 		s.Bytes = int32(min(bytes, maxStepBytes))
 	}
 	l.Taught.Chain = r.words(router.MaxSharedBlocks)
-	r.bad = r.bad || l.Taught.Prompt > len(l.Taught.Chain) || l.Taught.Tokens > learned.MaxTokens
+	if l.Taught.Prompt > len(l.Taught.Chain) || l.Taught.Tokens > learned.MaxTokens {
+		r.Fail(errMalformed)
+	}
 	return key, l
 }
 
 func (r *reader) state(kind byte) (open []router.SharedBooking, flags byte) {
-	flags = r.byte()
-	open = make([]router.SharedBooking, r.count(maxOpen, 5))
+	flags = r.Byte()
+	open = make([]router.SharedBooking, r.Count(maxOpen, 5))
 	for i := range open {
 		open[i] = router.SharedBooking{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Tokens: r.number(), Context: r.number()}
 		if kind == kindPairs {
@@ -345,8 +308,8 @@ func (r *reader) state(kind byte) (open []router.SharedBooking, flags byte) {
 }
 
 func (r *reader) report() (o router.Outcome) {
-	o.ID, o.Phase, o.Addr, o.Fault, o.Source, o.Code = r.text(), router.Phase(r.byte()), r.text(), r.text(), r.word(), r.number()
-	flags := r.byte()
+	o.ID, o.Phase, o.Addr, o.Fault, o.Source, o.Code = r.text(), router.Phase(r.Byte()), r.text(), r.text(), r.Word(), r.number()
+	flags := r.Byte()
 	o.Answered, o.Cut = flags&flagAnswered != 0, flags&flagCut != 0
 	o.FirstByte, o.CachedTokens, o.PromptTokens, o.OutputTokens = time.Duration(r.number()), r.number()-1, r.number()-1, r.number()
 	return o
@@ -365,9 +328,9 @@ func sender(message []byte) (from string, entries []byte, err error) {
 
 // eachEntry calls t's functions for the entries of a message, up to the first that cannot be read.
 func eachEntry(entries []byte, t *entryHandlers) error {
-	r, path := &reader{b: entries}, []uint64(nil)
-	for len(r.b) > 0 {
-		switch kind := r.byte(); kind {
+	r, path := &reader{binread.Reader{B: entries}}, []uint64(nil)
+	for len(r.B) > 0 {
+		switch kind := r.Byte(); kind {
 		case kindGiven, kindCounted:
 			var more router.SharedBooking
 			if kind == kindCounted {
@@ -376,7 +339,7 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 			s := r.booking()
 			s.Answers, s.Fetch, s.Pull, s.Model, s.Tenant = more.Answers, more.Fetch, more.Pull, more.Model, more.Tenant
 			s.Path, path = path, nil
-			if !r.bad && s.Number != 0 {
+			if r.Err == nil && s.Number != 0 {
 				t.shared(s)
 			}
 		case kindPath:
@@ -386,66 +349,66 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 			if kind == kindBroken {
 				s.Kind = router.BookingBroken
 			}
-			if !r.bad {
+			if r.Err == nil {
 				t.shared(s)
 			}
 		case kindReport:
-			if o := r.report(); !r.bad && (o.Phase == router.Started || o.Phase == router.Ended || o.Phase == router.Lost ||
+			if o := r.report(); r.Err == nil && (o.Phase == router.Started || o.Phase == router.Ended || o.Phase == router.Lost ||
 				o.Phase == router.Done) {
 				t.report(o)
 			}
 		case kindState, kindPairs:
 			open, flags := r.state(kind)
-			if !r.bad {
+			if r.Err == nil {
 				t.reads(flags&flagReads != 0, flags&flagPaths != 0)
 			}
-			if !r.bad && flags&flagWhole != 0 {
+			if r.Err == nil && flags&flagWhole != 0 {
 				t.state(open)
 			}
 		case kindBye:
 			t.bye()
 			return nil // nothing would end what it books after this
 		case kindPart:
-			if p := (indexer.Part{Number: r.number(), Of: r.number()}); !r.bad {
+			if p := (indexer.Part{Number: r.number(), Of: r.number()}); r.Err == nil {
 				t.part(p)
 			}
 		case kindAsk:
-			if q := (holdersRequest{uint64(r.number()), r.words(router.MaxSharedBlocks)}); !r.bad {
+			if q := (holdersRequest{uint64(r.number()), r.words(router.MaxSharedBlocks)}); r.Err == nil {
 				t.ask(q)
 			}
 		case kindHolders, kindTiers:
-			if question, list := r.holders(kind); !r.bad {
+			if question, list := r.holders(kind); r.Err == nil {
 				t.holders(question, list)
 			}
 		case kindAskHeld:
-			if q := (heldRequest{number: uint64(r.number()), worker: r.text(), rank: r.rank()}); !r.bad {
+			if q := (heldRequest{number: uint64(r.number()), worker: r.text(), rank: r.rank()}); r.Err == nil {
 				t.askHeld(q)
 			}
 		case kindPiece:
 			p := &piece{number: uint64(r.number()), at: r.number(), total: r.number()}
-			p.bytes = r.take(r.count(maxMessageBytes, 1))
-			if !r.bad {
+			p.bytes = r.Bytes(r.Count(maxMessageBytes, 1))
+			if r.Err == nil {
 				t.piece(p)
 			}
 		case kindLesson:
-			before := len(r.b)
-			if key, l := r.lesson(); !r.bad {
-				t.lesson(key, l, before-len(r.b))
+			before := len(r.B)
+			if key, l := r.lesson(); r.Err == nil {
+				t.lesson(key, l, before-len(r.B))
 			}
 		case kindKey:
-			if k := (key{r.word(), r.byte(), time.Duration(r.number()) * time.Millisecond}); !r.bad {
+			if k := (key{r.Word(), r.Byte(), time.Duration(r.number()) * time.Millisecond}); r.Err == nil {
 				t.key(k)
 			}
 		case kindAskKey:
 			t.askKey()
 		case kindSecret:
-			if b := r.take(block.SecretBytes); !r.bad {
+			if b := r.Bytes(block.SecretBytes); r.Err == nil {
 				t.secret([block.SecretBytes]byte(b))
 			}
 		default:
-			r.bad = true
+			r.Fail(errMalformed)
 		}
-		if r.bad {
+		if r.Err != nil {
 			return errMalformed
 		}
 	}

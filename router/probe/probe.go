@@ -22,6 +22,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
@@ -120,8 +121,8 @@ type Options struct {
 type Prober struct {
 	opt    Options
 	client *http.Client
-	again  chan struct{}
-	joined chan struct{}
+	again  retry.Bell
+	joined retry.Bell
 	total  *prometheus.CounterVec
 	mu     sync.Mutex
 	known  []*probedWorker
@@ -148,7 +149,7 @@ func New(opt Options) *Prober {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	p := &Prober{opt: opt, client: rules.NewClient(requestTimeout, opt.As), again: make(chan struct{}, 1), joined: make(chan struct{}, 1),
+	p := &Prober{opt: opt, client: rules.NewClient(requestTimeout, opt.As), again: make(retry.Bell, 1), joined: make(retry.Bell, 1),
 		total: meter.At(opt.Metrics).Counters("probe_total",
 			"Comparisons of a worker's tokens and settings with Sightline's, by verdict.", "worker", "verdict")}
 	p.Set(opt.Workers)
@@ -172,10 +173,7 @@ func (p *Prober) Set(workers []Worker) {
 			continue
 		}
 		p.known = append(p.known, &probedWorker{Worker: w, result: Result{Worker: w.Name, Model: w.Model, Verdict: Unreachable}})
-		select {
-		case p.joined <- struct{}{}:
-		default:
-		}
+		p.joined.Ring()
 	}
 	for _, gone := range old {
 		p.total.DeletePartialMatch(prometheus.Labels{"worker": gone.Name})
@@ -215,12 +213,8 @@ func (p *Prober) All(ctx context.Context) { p.round(ctx, true) }
 // Again requests a probe of all workers. It does not block; several calls before the probe count as one. A nil Prober does
 // nothing.
 func (p *Prober) Again() {
-	if p == nil {
-		return
-	}
-	select {
-	case p.again <- struct{}{}:
-	default:
+	if p != nil {
+		p.again.Ring()
 	}
 }
 
@@ -234,10 +228,7 @@ func (p *Prober) Restarted(name string) {
 		w.stale = w.stale || w.Name == name
 	}
 	p.mu.Unlock()
-	select {
-	case p.joined <- struct{}{}:
-	default:
-	}
+	p.joined.Ring()
 }
 
 // Results returns what is known about each worker, in their order.

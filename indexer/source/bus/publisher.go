@@ -90,7 +90,7 @@ type Publisher struct {
 	cancel           context.CancelFunc
 	running          sync.WaitGroup
 	snapshotRequests *nats.Subscription
-	wake             chan struct{}
+	wake             retry.Bell
 	from             stream.Position // where the engine's stream continues
 	beginEvents      []kvevent.Event // Options.InitialEvents of the feed
 
@@ -135,8 +135,8 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{o: o, rankLine: l, wake: make(chan struct{}, 1), index: indexer.New(indexer.Options{})}
-	p.joinIndex()
+	p := &Publisher{o: o, rankLine: l, wake: make(retry.Bell, 1), index: indexer.New(indexer.Options{})}
+	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: o.CountCopies})
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -149,12 +149,8 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	}
 	p.sending, p.cancel = context.WithCancel(context.Background())
 	p.running.Go(func() { p.send(p.sending) })
-	p.signal()
+	p.wake.Ring()
 	return p, nil
-}
-
-func (p *Publisher) joinIndex() {
-	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: p.o.CountCopies})
 }
 
 // Options makes p the sink of a feed.
@@ -261,7 +257,7 @@ func (p *Publisher) Done(partial, upperBound bool) {
 	p.inBatch = false
 	p.mu.Unlock()
 	if waiting {
-		p.signal()
+		p.wake.Ring()
 	}
 }
 
@@ -276,7 +272,7 @@ func (p *Publisher) onLink(f *stream.Feed, up bool) {
 	links := p.connections
 	p.setFlag(flagAway, !p.up || p.unproven)
 	p.mu.Unlock()
-	p.signal()
+	p.wake.Ring()
 	if up && p.o.ProcessID != nil {
 		p.running.Go(func() { p.checkProcess(f, links) })
 	}
@@ -314,13 +310,6 @@ func (p *Publisher) setFlag(flag byte, set bool) {
 	}
 }
 
-func (p *Publisher) signal() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
 // queueSnapshotRequest keeps a router's request until there is a snapshot.
 func (p *Publisher) queueSnapshotRequest(m *nats.Msg) {
 	if m.Reply == "" || len(m.Header) > 0 { // not a router's: an answer of the NATS server's, sent here on a client's request
@@ -333,7 +322,7 @@ func (p *Publisher) queueSnapshotRequest(m *nats.Msg) {
 		p.stats.Unanswered++
 	}
 	p.mu.Unlock()
-	p.signal()
+	p.wake.Ring()
 }
 
 // Leave implements stream.Sink: within leaveTime it publishes what waits, marks the engine as away, and writes a snapshot. What
@@ -594,5 +583,5 @@ func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	for _, m := range s.asking {
 		_ = m.Respond([]byte(answer))
 	}
-	p.signal() // more may have asked
+	p.wake.Ring() // more may have asked
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/binread"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -72,8 +73,6 @@ const (
 // errOtherKey: two processes have different secrets.
 var errOtherKey = errors.New("another secret (agents and replicas need the same: index.key_file, and --key-file, in " +
 	"all of them or in none)")
-
-var errShort = errors.New("message ends in the middle of a value")
 
 // head is a message's header, before its events.
 type head struct {
@@ -272,61 +271,61 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	}
 	batch := kvevent.Batch{Stands: true,
 		Partial: h.flags&flagPartial != 0, Away: h.flags&flagAway != 0, UpperBound: h.flags&flagUpperBound != 0}
-	r := &reader{b: b[headBytes:]}
+	r := &binread.Reader{B: b[headBytes:]}
 	d.some(r)
-	if first := *r; len(r.b) > 0 && r.err == nil { // check the rest: of a message with an error nothing is applied
+	if first := *r; len(r.B) > 0 && r.Err == nil { // check the rest: of a message with an error nothing is applied
 		most, count := max(maxEvents, len(b)/minEventBytes), len(d.events)
-		for rest := (&Decoder{check: true}); len(r.b) > 0 && r.err == nil; count += len(rest.events) {
+		for rest := (&Decoder{check: true}); len(r.B) > 0 && r.Err == nil; count += len(rest.events) {
 			rest.some(r)
 			if count+len(rest.events) > most {
-				r.err = fmt.Errorf("more than %d events in %d bytes", most, len(b))
+				r.Err = fmt.Errorf("more than %d events in %d bytes", most, len(b))
 			}
 		}
 		batch.More = func() []kvevent.Event { d.some(&first); return d.events }
 	}
-	if r.err != nil {
-		return kvevent.Batch{}, fmt.Errorf("bus: %w", r.err)
+	if r.Err != nil {
+		return kvevent.Batch{}, fmt.Errorf("bus: %w", r.Err)
 	}
 	batch.Events = d.events
 	return batch, nil
 }
 
 // some decodes the next events.
-func (d *Decoder) some(r *reader) {
+func (d *Decoder) some(r *binread.Reader) {
 	d.events, d.tokens, d.media = d.events[:0], d.tokens[:0], d.media[:0]
 	d.words = d.words[:0]
 	if !d.check {
-		d.words = slices.Grow(d.words, min(len(r.b)/8, wordsAtOnce))
+		d.words = slices.Grow(d.words, min(len(r.B)/8, wordsAtOnce))
 	}
-	for len(r.b) > 0 && r.err == nil && len(d.events) < eventsAtOnce && len(d.words) < wordsAtOnce && len(d.tokens) < 2*wordsAtOnce {
+	for len(r.B) > 0 && r.Err == nil && len(d.events) < eventsAtOnce && len(d.words) < wordsAtOnce && len(d.tokens) < 2*wordsAtOnce {
 		d.event(r)
 	}
 }
 
-func (d *Decoder) event(r *reader) {
-	head := r.byte()
+func (d *Decoder) event(r *binread.Reader) {
+	head := r.Byte()
 	e := kvevent.Event{Kind: kvevent.Kind(head & eventKind), Tier: kvevent.Tier(head & eventTier >> 3),
 		HasParent: head&eventParent != 0, MediaUnknown: head&eventMedia != 0}
 	if e.Kind > kvevent.GroupRemoved {
-		r.err = fmt.Errorf("kind %d", e.Kind)
+		r.Err = fmt.Errorf("kind %d", e.Kind)
 		return
 	}
-	n := r.count(8)
+	n := r.Count(math.MaxInt, 8)
 	e.EngineHashes = d.takeWords(r, n)
-	if e.Kind == kvevent.Stored && r.err == nil {
-		form := r.varint()
+	if e.Kind == kvevent.Stored && r.Err == nil {
+		form := r.Varint()
 		size, lookahead := form&(1<<lookaheadShift-1), form&^withSession>>lookaheadShift
 		if n == 0 || size == 0 || size > 1<<20 || lookahead > block.MaxLookahead {
-			r.err = fmt.Errorf("%d blocks of %d tokens, lookahead %d", n, size, lookahead)
+			r.Err = fmt.Errorf("%d blocks of %d tokens, lookahead %d", n, size, lookahead)
 			return
 		}
 		e.BlockSize, e.Lookahead = int(size), int(lookahead)
 		if e.HasParent {
-			e.Parent = r.word()
+			e.Parent = r.Word()
 		}
 		e.Locals = d.takeWords(r, n)
 		if form&withSession != 0 {
-			e.Session = string(r.text())
+			e.Session = string(readText(r))
 		}
 		if head&eventTokens != 0 {
 			d.tokensMode(r, &e, n)
@@ -339,55 +338,44 @@ func (d *Decoder) event(r *reader) {
 }
 
 // group reads what an event of a further KV cache group says beside its hashes.
-func (d *Decoder) group(r *reader, e *kvevent.Event) {
-	e.Group = int(min(r.varint(), math.MaxInt32))
+func (d *Decoder) group(r *binread.Reader, e *kvevent.Event) {
+	e.Group = int(min(r.Varint(), math.MaxInt32))
 	if e.Kind == kvevent.GroupRemoved {
 		return
 	}
-	e.Spec = kvevent.Spec{Need: kvevent.Need(r.byte()), Window: int(min(r.varint(), math.MaxInt32)), BlockSize: int(min(r.varint(), 1<<20))}
-	if r.err == nil && (e.Spec.Need > kvevent.NeedLast || e.Spec.BlockSize == 0) {
-		r.err = fmt.Errorf("group %d needs %d of blocks of %d tokens", e.Group, e.Spec.Need, e.Spec.BlockSize)
+	e.Spec = kvevent.Spec{Need: kvevent.Need(r.Byte()), Window: int(min(r.Varint(), math.MaxInt32)), BlockSize: int(min(r.Varint(), 1<<20))}
+	if r.Err == nil && (e.Spec.Need > kvevent.NeedLast || e.Spec.BlockSize == 0) {
+		r.Err = fmt.Errorf("group %d needs %d of blocks of %d tokens", e.Group, e.Spec.Need, e.Spec.BlockSize)
 	}
 }
 
-func (d *Decoder) takeWords(r *reader, n int) []uint64 {
-	if r.err != nil || n*8 > len(r.b) {
-		r.fail()
-		return nil
-	}
-	if d.check {
-		r.b = r.b[n*8:]
+func (d *Decoder) takeWords(r *binread.Reader, n int) []uint64 {
+	b := r.Bytes(8 * n)
+	if d.check || b == nil {
 		return nil
 	}
 	start := len(d.words)
-	for i := range n {
-		d.words = append(d.words, binary.LittleEndian.Uint64(r.b[i*8:]))
+	for ; len(b) > 0; b = b[8:] {
+		d.words = append(d.words, binary.LittleEndian.Uint64(b))
 	}
-	r.b = r.b[n*8:]
 	return kvevent.Tail(d.words, start)
 }
 
 // tokensMode reads what is sent only in mode Tokens.
-func (d *Decoder) tokensMode(r *reader, e *kvevent.Event, blocks int) {
-	n := blocks * e.BlockSize
-	if r.err != nil || n > len(r.b)/4 {
-		r.fail()
-		return
-	}
+func (d *Decoder) tokensMode(r *binread.Reader, e *kvevent.Event, blocks int) {
 	start := len(d.tokens)
-	for i := range n {
-		d.tokens = append(d.tokens, binary.LittleEndian.Uint32(r.b[i*4:]))
+	for b := r.Bytes(4 * blocks * e.BlockSize); len(b) > 0; b = b[4:] {
+		d.tokens = append(d.tokens, binary.LittleEndian.Uint32(b))
 	}
-	r.b = r.b[n*4:]
 	e.Tokens = kvevent.Tail(d.tokens, start)
-	e.LoRA = string(r.text())
+	e.LoRA = string(readText(r))
 	first := len(d.media)
-	for range r.count(4) {
-		m := kvevent.MediaRef{Block: int(min(r.varint(), math.MaxInt32)), Offset: int(r.signed()), Paired: r.byte() == 1, Name: r.text()}
+	for range r.Count(math.MaxInt, 4) {
+		m := kvevent.MediaRef{Block: int(min(r.Varint(), math.MaxInt32)), Offset: int(r.Signed()), Paired: r.Byte() == 1, Name: readText(r)}
 		if m.Block >= blocks {
-			r.err = fmt.Errorf("media in block %d of %d", m.Block, blocks)
+			r.Err = fmt.Errorf("media in block %d of %d", m.Block, blocks)
 		}
-		if r.err != nil {
+		if r.Err != nil {
 			return
 		}
 		d.media = append(d.media, m)
@@ -395,75 +383,5 @@ func (d *Decoder) tokensMode(r *reader, e *kvevent.Event, blocks int) {
 	e.Media = kvevent.Tail(d.media, first)
 }
 
-// reader reads values from a message; after the first failure they are all zero.
-type reader struct {
-	b   []byte
-	err error
-}
-
-func (r *reader) fail() {
-	if r.err == nil {
-		r.err = errShort
-	}
-	r.b = nil
-}
-
-func (r *reader) byte() byte {
-	if len(r.b) < 1 {
-		r.fail()
-		return 0
-	}
-	v := r.b[0]
-	r.b = r.b[1:]
-	return v
-}
-
-func (r *reader) word() uint64 {
-	if len(r.b) < 8 {
-		r.fail()
-		return 0
-	}
-	v := binary.LittleEndian.Uint64(r.b)
-	r.b = r.b[8:]
-	return v
-}
-
-func (r *reader) varint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) signed() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-// count reads a number of items of at least each bytes; it fails if the message is too short for them.
-func (r *reader) count(each int) int {
-	n := r.varint()
-	if n > uint64(len(r.b)/each) {
-		r.fail()
-		return 0
-	}
-	return int(n)
-}
-
-func (r *reader) text() []byte {
-	n := r.count(1)
-	if r.err != nil {
-		return nil
-	}
-	v := r.b[:n]
-	r.b = r.b[n:]
-	return v
-}
+// readText reads a text behind its length.
+func readText(r *binread.Reader) []byte { return r.Bytes(r.Count(math.MaxInt, 1)) }
