@@ -16,7 +16,7 @@ import (
 //   - a child is counted in its parent from before it can be found until after it is gone (addChild, childGone), and a node that counts a
 //     child at an offset is neither freed nor cut before that offset, nor does it grow there. So the parent that a node names is always the
 //     one that it was stored after;
-//   - a store or removal goes only through nodes in which it has reserved a child, or of which its slot holds a block, which nobody else
+//   - a store or removal goes only through nodes in which it has reserved a child, or of which its slot holds a block, which no other call
 //     removes;
 //   - a lookup, which reserves nothing, takes the child's lock before it releases the parent's if that one is free. Otherwise it releases
 //     first, waits, and starts over if blocks of the parent's shard were cut meanwhile (follow): the parent's number or offset may then

@@ -8,7 +8,7 @@
 //	order.go    sequence numbers: which message is next, a duplicate, after a gap, of another incarnation
 //	apply.go    events → Sink
 //	doubt.go    what was reported before messages were lost for good
-//	orphans.go  blocks whose parent is not known; stems.go: parents that requests revealed
+//	orphans.go  blocks whose parent is not known; inferredprefixes.go: parents that requests revealed
 //	offload.go  blocks that events name by engine hash alone
 //	stats.go    counters and state
 //	backfill.go what another router has received, if the worker cannot replay it any more

@@ -2,7 +2,7 @@ package stream
 
 // Orphans: stored blocks whose parent is not held, because it was reported before the feed began, further back than a replay
 // reaches. They wait below their parent's engine hash, or below another orphan, until the parent is stored, or until a request
-// reveals which block of which prompt the parent is (stems.go). Removals and clears apply to them as to what the sink holds.
+// reveals which block of which prompt the parent is (inferredprefixes.go). Removals and clears apply to them as to what the sink holds.
 //
 // At most maxOrphans blocks of a rank wait, at about 80 bytes each: beyond that, the one reported longest ago is dropped, with
 // all that waits below it. Of several copies of a block one is counted, so that one removal removes it: too little is better than

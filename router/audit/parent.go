@@ -9,7 +9,7 @@ import (
 
 // A request's first stored block names the previous block by its engine hash, which may have been reported before the router
 // started. If the index does not know that hash, the request reveals what it is: the previous block of its own prompt, held now
-// with all before it (package stream, stems.go).
+// with all before it (package stream, inferredprefixes.go).
 //
 // Only certain cases count: all of the prompt's blocks from that place on were stored after that parent and no other, the event's
 // first block occurs once in the prompt, no other open request with another beginning could be meant, the engine fetched no image

@@ -78,6 +78,11 @@ type metadata struct {
 	Labels, Annotations                  map[string]string
 }
 
+// described is embedded in each kind of objects.
+type described struct{ Metadata metadata }
+
+func (d *described) meta() *metadata { return &d.Metadata }
+
 // object is a kind of objects.
 type object[T any] interface {
 	*T

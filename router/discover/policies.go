@@ -89,8 +89,8 @@ func weighted(all []target) []target {
 
 // policy is the part of an InferenceObjective or an InferenceModelRewrite that is used.
 type policy struct {
-	Metadata metadata
-	Spec     struct {
+	described
+	Spec struct {
 		PoolRef  struct{ Name string }
 		Priority int
 		Rules    []struct {
@@ -99,8 +99,6 @@ type policy struct {
 		}
 	}
 }
-
-func (p *policy) meta() *metadata { return &p.Metadata }
 
 // The groups that define the two kinds (both v1alpha2): llm-d's, and that of Gateway API's Inference Extension to 1.5. Where both have
 // an object of one name, the first counts.

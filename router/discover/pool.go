@@ -35,41 +35,35 @@ type Pool struct {
 
 // inferencePool is the part of an InferencePool that is used.
 type inferencePool struct {
-	Metadata metadata
-	Spec     struct {
+	described
+	Spec struct {
 		Selector    struct{ MatchLabels map[string]string }
 		TargetPorts []struct{ Number int }
 	}
 }
 
-func (p *inferencePool) meta() *metadata { return &p.Metadata }
-
 // pod is the part of a Pod that is used.
 type pod struct {
-	Metadata metadata
-	Status   struct {
+	described
+	Status struct {
 		Phase      string
 		PodIP      string // of the cluster's first family
 		Conditions []condition
 	}
 }
 
-func (p *pod) meta() *metadata { return &p.Metadata }
-
 type condition struct{ Type, Status string }
 
 // poolImport is the part of an imported pool (kind inferencepoolimports) that is used. It names no pods: those are in the clusters
 // that export the pool.
 type poolImport struct {
-	Metadata metadata
-	Status   struct {
+	described
+	Status struct {
 		Controllers []struct {
 			ExportingClusters []struct{ Name string }
 		}
 	}
 }
-
-func (p *poolImport) meta() *metadata { return &p.Metadata }
 
 // poolFollower joins the watch of a pool with the watch of its pods. A changed selector begins another watch of pods; the workers
 // found by the one before stay until that has listed.

@@ -200,7 +200,7 @@ func TestWeightedRewrites(t *testing.T) {
 
 func TestPoolEndpoints(t *testing.T) {
 	one := func(change func(*pod)) map[string]*pod {
-		p := &pod{Metadata: metadata{Name: "a", Labels: map[string]string{}, Annotations: map[string]string{}}}
+		p := &pod{described: described{metadata{Name: "a", Labels: map[string]string{}, Annotations: map[string]string{}}}}
 		p.Status.PodIP, p.Status.Phase, p.Status.Conditions = "10.0.0.1", "Running", []condition{{"Ready", "True"}}
 		change(p)
 		return map[string]*pod{"a": p}

@@ -72,7 +72,7 @@ func (r *reporter) report(now []Endpoint, err error) {
 
 // endpointSlice is the part of a discovery.k8s.io/v1 EndpointSlice that is used.
 type endpointSlice struct {
-	Metadata    metadata
+	described
 	AddressType string // IPv4, IPv6; FQDN is ignored
 	Endpoints   []struct {
 		Addresses  []string // interchangeable; consumers take the first
@@ -85,8 +85,6 @@ type endpointSlice struct {
 		Port *int
 	}
 }
-
-func (s *endpointSlice) meta() *metadata { return &s.Metadata }
 
 // endpointsOf merges slices into one set, by address. port is a number, used as is, or the name of a port of the slices, or "" if
 // they have only one. While the control plane moves an address, it may be in several slices: ready in one is ready. A pod with an

@@ -132,7 +132,7 @@ func (n *Poller) collect(ch chan<- prometheus.Metric) {
 }
 
 // Watch asks a worker for its health and, with load, for its load, until ctx ends. It does not ask while the worker is not in the
-// fleet. A nil Poller asks nobody.
+// fleet. A nil Poller does nothing.
 func (n *Poller) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load bool) {
 	if n == nil {
 		return

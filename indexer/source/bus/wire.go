@@ -4,15 +4,15 @@
 //	                           ▲  │                                                 ▲
 //	             at a start    └──┴──────── snapshot (a stream too) ────────────────┘   at join, after a gap
 //
-//	wire.go      the message format
-//	publisher.go the agent's side: a Sink that publishes
-//	resume.go    how an agent begins: it takes over the line, and continues where the last agent ended
-//	line.go      the line of a rank: a snapshot and the messages after it, for routers and for an agent's start
-//	listener.go  the router's side: subjects → feeds, and a Source for each
-//	stream.go    names and limits of the stream and its subjects
-//	link.go      the router's connection, or its embedded server
-//	secret.go    the secret of the block hashes, from routers to agents
-//	peers.go     messages between routers
+//	wire.go          the message format
+//	publisher.go     the agent's side: a Sink that publishes
+//	resume.go        how an agent begins: it takes over the line, and continues where the last agent ended
+//	streamreader.go  the line of a rank: a snapshot and the messages after it, for routers and for an agent's start
+//	listener.go      the router's side: subjects → feeds, and a Source for each
+//	stream.go        names and limits of the stream and its subjects
+//	link.go          the router's connection, or its embedded server
+//	secret.go        the secret of the block hashes, from routers to agents
+//	peers.go         messages between routers
 //
 // The messages of a rank form one line, ordered by epoch and number, and by the stream's own number. Every message is published
 // on the condition that the previous one is the last of its subject, so the stream accepts messages of one agent only: the
