@@ -36,6 +36,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -155,7 +156,7 @@ func (x *Index) Leave(id SlotID) error {
 
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	list := append([]*slot(nil), *x.slots.Load()...)
+	list := slices.Clone(*x.slots.Load())
 	list[id] = nil
 	x.slots.Store(&list)
 	x.vacant = append(x.vacant, id)

@@ -10,14 +10,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sightline-router/sightline/envoy"
-)
-
-type (
-	wrapped32 = wrapperspb.UInt32Value
-	wrapped64 = wrapperspb.UInt64Value
 )
 
 // Missing returns what the configuration lacks, as parts of envoy.Generate's output for w. The error is Generate's.

@@ -15,6 +15,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	overridev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // Checks of the clusters: those of workers, and Sightline's.
@@ -296,7 +297,7 @@ func (c *checker) breakers(there placed[*clusterv3.Cluster], worker bool, from p
 		}
 	}
 	at, low := there.at.to("circuit_breakers"), []string(nil)
-	check := func(member string, v *wrapped32, or, least uint32) {
+	check := func(member string, v *wrapperspb.UInt32Value, or, least uint32) {
 		if v != nil {
 			or = v.GetValue()
 		}

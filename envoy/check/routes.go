@@ -8,6 +8,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // Checks along a request's way: virtual hosts and routes.
@@ -77,8 +78,8 @@ func (c *checker) bodies(s *site, h *host) {
 		limit = int64(v.GetValue())
 	}
 	type limited interface {
-		GetRequestBodyBufferLimit() *wrapped64
-		GetPerRequestBufferLimitBytes() *wrapped32
+		GetRequestBodyBufferLimit() *wrapperspb.UInt64Value
+		GetPerRequestBufferLimitBytes() *wrapperspb.UInt32Value
 	}
 	read := func(m limited, below path) (here bool) {
 		if v := m.GetPerRequestBufferLimitBytes(); v != nil {

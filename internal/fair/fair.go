@@ -5,6 +5,7 @@ package fair
 import (
 	"context"
 	"hash/maphash"
+	"slices"
 	"sync"
 )
 
@@ -201,24 +202,16 @@ func (r *Room) charge(c Client, at int64) {
 func (r *Room) leave(w *waiter, cost int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.waiting {
-		if r.waiting[i] == w {
-			r.remove(i)
-			if at, ok := r.charged[w.client]; ok {
-				r.charge(w.client, at-cost) // it got nothing
-			}
-			r.grant() // it may have been in the way
-			return true
-		}
+	i := slices.Index(r.waiting, w)
+	if i < 0 {
+		return false
 	}
-	return false
-}
-
-func (r *Room) remove(i int) {
-	copy(r.waiting[i:], r.waiting[i+1:])
-	last := len(r.waiting) - 1
-	r.waiting[last] = nil
-	r.waiting = r.waiting[:last]
+	r.waiting = slices.Delete(r.waiting, i, i+1)
+	if at, ok := r.charged[w.client]; ok {
+		r.charge(w.client, at-cost) // it got nothing
+	}
+	r.grant() // it may have been in the way
+	return true
 }
 
 // next returns the index of the request whose turn it is, whether there is room for it yet or not; -1: all that wait belong to
@@ -244,7 +237,7 @@ func (r *Room) grant() {
 			return
 		}
 		w := r.waiting[i]
-		r.remove(i)
+		r.waiting = slices.Delete(r.waiting, i, i+1)
 		r.begun = max(r.begun, w.start)
 		r.take(w.client, w.need)
 		close(w.turn)

@@ -24,6 +24,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -66,7 +67,7 @@ func (h *fileCache[T]) renew(now time.Time) error {
 			return err
 		}
 	}
-	if h.texts != nil && equal(texts, h.texts) {
+	if slices.EqualFunc(texts, h.texts, bytes.Equal) {
 		return nil
 	}
 	next, err := h.parse(texts)
@@ -75,15 +76,6 @@ func (h *fileCache[T]) renew(now time.Time) error {
 	}
 	h.texts, h.now = texts, next
 	return nil
-}
-
-func equal(a, b [][]byte) bool {
-	for i := range a {
-		if !bytes.Equal(a[i], b[i]) {
-			return false
-		}
-	}
-	return true
 }
 
 // get returns the files' current content, or the last that could be read.
