@@ -195,8 +195,8 @@ func learnedClass(model, class string, form block.Form) uint32 {
 	return h.Sum32() | 1
 }
 
-// onItsWay returns how many steps of the request's path the last candidates were sent recently in other requests; nil: nothing more than what
-// is remembered of it.
+// onItsWay returns how many steps of the request's path the last candidates were sent recently in other requests; nil: nothing more
+// than what is remembered of it.
 func (x *planner) onItsWay(class int) *speculative.Reaches {
 	s, r := x.mem, &x.mem.blocks[class].recalled
 	if r.class == 0 || r.Steps >= len(r.path.Steps) {
