@@ -144,7 +144,11 @@ func (r *Router) publish(e *end) {
 	r.learnMisses(e)
 	r.learnWithheld(e)
 	r.taught(&e.o)
-	r.opt.Audit.Found(e.o.ID, e.found)
+	more := 0
+	if e.known && e.at.Slot == e.slot && e.engineTokens > 0 && e.o.PromptTokens > 0 {
+		more = e.o.PromptTokens - e.engineTokens
+	}
+	r.opt.Audit.Found(e.o.ID, e.found, more)
 	r.opt.Audit.End(e.o.ID, e.o.Code == http.StatusOK && !e.o.Cut)
 }
 

@@ -166,7 +166,7 @@ func (f *Facts) Problems() []Problem {
 	if f.Mode == "observe" {
 		l.add(Problem{Code: "SL0506", Severity: "note", kind: "mode", From: "configuration",
 			What: "mode is observe: Sightline decides, and Envoy's own balancing sends requests elsewhere",
-			Fix:  "enforce: 10%, then 100%, once /report shows a gain"}, "", "")
+			Fix:  "once /report shows a gain: enforce: 10%, then 100%, instead of mode: observe"}, "", "")
 	}
 	out := make([]Problem, len(l))
 	for i, p := range l {
@@ -234,8 +234,8 @@ var signs = []sign{
 	newSign("SL0301", "error", "no events", func(w *Worker) (string, bool) { return "", w.Events == "waiting" && w.silent() },
 		rules.ErrNoEvents.Error(), FixNoEvents, 0),
 	newSign("SL0303", "error", "waiting", func(w *Worker) (string, bool) { return w.EventsError.Text, w.Events == "waiting" && !w.silent() },
-		"no connection to the KV events", "publish at tcp://*:PORT (not at localhost), open the port, name the pod's address; events.nats "+
-			"needs the agent (SL0602)", 5*time.Second),
+		"no connection to the KV events", "events.zmq: where the worker publishes; there publish at tcp://*:PORT (not at localhost), open the "+
+			"port, name the pod's address; events.nats needs the agent (SL0602)", 5*time.Second),
 	newSign("SL0309", "error", "unreadable", inState("unreadable"), "events that cannot be read", FixUnreadable, 0),
 	newSign("SL0303", "warning", "catching up", func(w *Worker) (string, bool) {
 		return "", w.Events == "catching up" && w.EventsError.Text == ""
@@ -475,7 +475,11 @@ func (f *Facts) streamTold(worker string, v audit.Verdict) bool {
 // ofAudit adds the requests that were stored otherwise than predicted, by verdict.
 func (f *Facts) ofAudit(l *problemList) {
 	for _, c := range Causes(f.Findings, f.Now.Add(-auditAge)) {
-		cause, ok := auditCauses[c.Verdict]
+		verdict := c.Verdict
+		if verdict == audit.Block && c.InMedium {
+			verdict = audit.MediaName
+		}
+		cause, ok := auditCauses[verdict]
 		if !ok || f.streamTold(c.Worker, c.Verdict) {
 			continue
 		}
@@ -522,9 +526,13 @@ func Causes(findings []audit.Finding, since time.Time) (list []Cause) {
 // ofProbes adds what a worker says of itself and that is not as configured.
 func (f *Facts) ofProbes(l *problemList) {
 	for _, r := range f.Probes {
+		texts := slices.ContainsFunc(r.Findings, func(f probe.Finding) bool { return f.What == "one turn" && f.Verdict == probe.Differs })
 		for _, found := range r.Findings {
 			if found.Verdict != probe.Differs && found.Verdict != probe.Configuration {
 				continue
+			}
+			if texts && (found.What == probe.Image || found.What == probe.LargeImage) {
+				continue // for the same reason
 			}
 			asked := func(p *Problem) bool { return p.kind == "no events" && slices.Contains(p.Workers, r.Worker) }
 			if found.What == probe.Events && slices.ContainsFunc(*l, asked) {
@@ -562,7 +570,7 @@ func OfProbe(what string) (code, severity, fix string) {
 		return "SL0502", "warning", "max_model_len: the worker's, or leave it out: only the beginning of longer prompts is known"
 	case "text":
 		return "SL0202", "error", "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)"
-	case "an image":
+	case probe.Image, probe.LargeImage:
 		return "SL0204", "error", "mm_processor_kwargs, media_io_kwargs, mm_hasher_algorithm, engine_model and engine_version: as the " +
 			"worker was started"
 	}

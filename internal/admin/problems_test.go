@@ -121,6 +121,30 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// TestOneReason: an image that differs since the whole template differs is not a problem of images, and a block that has tokens of an
+// image is one.
+func TestOneReason(t *testing.T) {
+	differs := func(what string) probe.Finding { return probe.Finding{What: what, Verdict: probe.Differs} }
+	probed := func(list ...probe.Finding) Facts { return Facts{Probes: []probe.Result{{Worker: "a", Findings: list}}} }
+	block := []audit.Finding{{Worker: "a", Verdict: audit.Block, InMedium: true}}
+	for _, c := range []struct {
+		facts Facts
+		want  string
+	}{
+		{probed(differs("one turn"), differs(probe.Image), differs(probe.LargeImage)), "SL0201"},
+		{probed(probe.Finding{What: probe.Image}, differs(probe.LargeImage)), "SL0204"},
+		{Facts{Findings: block}, "SL0204"},
+	} {
+		codes := ""
+		for _, p := range c.facts.Problems() {
+			codes += p.Code
+		}
+		if codes != c.want {
+			t.Errorf("%+v: %s, want %s", c.facts, codes, c.want)
+		}
+	}
+}
+
 // TestNoEventsOnce: a worker without events is one problem, whoever has asked it.
 func TestNoEventsOnce(t *testing.T) {
 	mute := Worker{Name: "gpu-1", Model: "m", Events: "waiting", EventsError: Failure{Cause: rules.ErrNoEvents}}

@@ -127,14 +127,16 @@ var checks = []struct {
 // report is a check's result under construction.
 type report struct {
 	Result
-	bads int // how many of Evidence are findings; they come first
+	bads int  // how many of Evidence are findings; they come first
+	told bool // Fix is the running Sightline's
 }
 
-// bad records a finding and its fix. The fix of the worst finding is kept, and that finding is the first.
+// bad records a finding and its fix. The fix of the worst finding is kept, and that finding is the first; the doctor's own comes before
+// the running Sightline's, since it has asked the worker.
 func (r *report) bad(v Verdict, fix, format string, args ...any) {
 	at := r.bads
-	if r.Verdict != Error && (v == Error || r.Verdict != Warning) {
-		r.Verdict, r.Fix = v, fix
+	if r.Verdict != Error && (v == Error || r.Verdict != Warning) || r.told && v == r.Verdict {
+		r.Verdict, r.Fix, r.told = v, fix, false
 		at = 0
 	}
 	r.Evidence = slices.Insert(r.Evidence, at, fmt.Sprintf(format, args...))
@@ -191,12 +193,15 @@ func (r *report) ok(format string, args ...any) {
 	r.Evidence = append(r.Evidence, fmt.Sprintf(format, args...))
 }
 
+// notChecked begins the evidence of what was not checked.
+const notChecked = "not checked: "
+
 // unchecked records something that was not checked, and why.
 func (r *report) unchecked(format string, args ...any) {
 	if r.Verdict == "" {
 		r.Verdict = Unchecked
 	}
-	if why := "not checked: " + fmt.Sprintf(format, args...); !slices.Contains(r.Evidence, why) {
+	if why := notChecked + fmt.Sprintf(format, args...); !slices.Contains(r.Evidence, why) {
 		r.Evidence = append(r.Evidence, why)
 	}
 }
@@ -215,6 +220,7 @@ func Examine(ctx context.Context, o Options) []Result {
 			r.unchecked("the configuration is not good (SL0501)")
 		} else {
 			s.ofSightline(&r)
+			r.told = true
 			c.look(s, &r)
 		}
 		r.Evidence = counted(r.Evidence)

@@ -1007,3 +1007,48 @@ func TestCanariesDiffer(t *testing.T) {
 		t.Error(len(bodies), "canaries")
 	}
 }
+
+// TestOwnFix: the fix of what the doctor finds itself comes before that of the running Sightline, unless it is about something less bad.
+func TestOwnFix(t *testing.T) {
+	for _, c := range []struct {
+		told, own Verdict
+		want      string
+	}{{Error, Error, "own"}, {Warning, Warning, "own"}, {Warning, Error, "own"}, {Error, Warning, "told"}} {
+		var r report
+		r.bad(c.told, "told", "told")
+		r.told = true
+		r.bad(c.own, "own", "own")
+		if r.Fix != c.want || r.Evidence[0] != c.want {
+			t.Errorf("%v, then %v: %+v, want fix %q", c.told, c.own, r.Result, c.want)
+		}
+	}
+}
+
+// TestPartly: what a passed check left out is printed and counted.
+func TestPartly(t *testing.T) {
+	var b bytes.Buffer
+	o := Options{Out: &b}
+	list := []Result{
+		{Code: "SL0407", Verdict: OK, Evidence: []string{"nothing is found in the configuration", "not checked: forged headers: Envoy speaks TLS"}},
+		{Code: "SL0408", Verdict: OK, Evidence: []string{"8 of 8"}},
+	}
+	if err := o.print(list); err != nil || !strings.Contains(b.String(), "\n    not checked: forged headers: Envoy speaks TLS\n") ||
+		!strings.Contains(b.String(), "\n2 passed (1 in part), 0 warnings") || strings.Contains(b.String(), "nothing is found") {
+		t.Errorf("%v:\n%s", err, b.String())
+	}
+}
+
+// TestNoHealthySightline: what to do where Envoy has no healthy Sightline depends on whether one runs, and is ready.
+func TestNoHealthySightline(t *testing.T) {
+	for _, c := range []struct {
+		running *running
+		fix     string
+	}{{nil, "start it"}, {&running{notReady: "catching up"}, admin.FixNotReady}, {&running{}, "TLS if listen has it"}} {
+		s := &collected{running: c.running, life: life{envoy: "http://127.0.0.1:9901", hosts: 1}}
+		var r report
+		ready(s, &r)
+		if r.Verdict != Error || !strings.Contains(r.Fix, c.fix) || !strings.Contains(r.Evidence[0], "has no healthy Sightline") {
+			t.Errorf("%+v: %+v, want %q", c.running, r.Result, c.fix)
+		}
+	}
+}

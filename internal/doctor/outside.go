@@ -271,7 +271,14 @@ func replicas(s *collected, r *report) {
 
 func ready(s *collected, r *report) {
 	if dead := s.life.dead(s.cfg.Admin, s.running != nil || s.answersAtAdmin); dead != "" {
-		r.bad(Error, "start it, or end what is frozen and start it again; if it runs elsewhere: --admin URL, and envoy.sightlines", "%s", dead)
+		fix := "start it, or end what is frozen and start it again; if it runs elsewhere: --admin URL, and envoy.sightlines"
+		switch running := s.running != nil && len(s.life.silent) == 0; {
+		case running && s.running.notReady != "":
+			fix = admin.FixNotReady
+		case running:
+			fix = "in Envoy's cluster of Sightline: the address of listen, and TLS if listen has it (tls), else none (\"sightline envoy\" prints it)"
+		}
+		r.bad(Error, fix, "%s", dead)
 	} else if l := &s.life; l.hosts > l.healthy {
 		r.bad(Warning, "see the log of the others, and whether Envoy reaches them",
 			"Envoy at %s has %d Sightlines, %d of them healthy", l.envoy, l.hosts, l.healthy)
@@ -285,7 +292,7 @@ func ready(s *collected, r *report) {
 	case s.running == nil:
 		r.unchecked("%s", s.notFoundReason)
 	case s.running.notReady != "":
-		if r.Verdict == "" {
+		if s.life.healthy == 0 || r.Verdict == "" {
 			r.bad(Error, admin.FixNotReady, "%s", s.running.notReady)
 		}
 	default:

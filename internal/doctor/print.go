@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // marks are the symbols and colours (SGR) of verdicts.
@@ -17,7 +18,10 @@ func (o *Options) print(list []Result) error {
 	if o.JSON {
 		return json.NewEncoder(o.Out).Encode(map[string]any{"status": Status(list), "checks": list})
 	}
-	category, count := "", map[Verdict]int{}
+	category, partly, count := "", "", map[Verdict]int{}
+	if n := len(slices.DeleteFunc(slices.Clone(list), func(r Result) bool { return r.Verdict != OK || len(r.skipped()) == 0 })); n > 0 {
+		partly = fmt.Sprintf(" (%d in part)", n)
+	}
 	for len(list) > 0 {
 		same := list[:sameReason(list)]
 		list = list[len(same):]
@@ -42,8 +46,8 @@ func (o *Options) print(list []Result) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(o.Out, "\n%d passed, %d warnings, %d errors, %d not checked\n", count[OK], count[Warning],
-		count[Error], count[Unchecked])
+	_, err := fmt.Fprintf(o.Out, "\n%d passed%s, %d warnings, %d errors, %d not checked\n", count[OK], partly,
+		count[Warning], count[Error], count[Unchecked])
 	return err
 }
 
@@ -66,6 +70,16 @@ func (o *Options) mark(v Verdict) string {
 	return marks[v].mark
 }
 
+// skipped returns what a check left out, and why.
+func (r *Result) skipped() (list []string) {
+	for _, e := range r.Evidence {
+		if strings.HasPrefix(e, notChecked) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
 func (o *Options) printOne(r Result, before string) (err error) {
 	if before != "" && o.JSON {
 		return json.NewEncoder(o.Out).Encode(r)
@@ -78,6 +92,11 @@ func (o *Options) printOne(r Result, before string) (err error) {
 		why = " (" + r.Evidence[0] + ")"
 	}
 	_, err = fmt.Fprintf(o.Out, "%s %s %s%s%s\n", o.mark(r.Verdict), r.Code, before, r.Title, why)
+	if r.Verdict == OK {
+		for _, e := range r.skipped() {
+			_, err = fmt.Fprintf(o.Out, "    %s\n", e)
+		}
+	}
 	if r.Verdict == OK || r.Verdict == Unchecked {
 		return err
 	}

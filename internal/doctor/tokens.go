@@ -11,10 +11,9 @@ import (
 	"github.com/sightline-router/sightline/router/probe"
 )
 
-const (
-	plainText = "text" // the probe's name for it
-	aImage    = "an image"
-)
+const plainText = "text" // the probe's name for it
+
+func anImage(what string) bool { return what == probe.Image || what == probe.LargeImage }
 
 // compared reports what the probe found for the conversations selected by meant.
 func (s *collected) compared(r *report, meant func(what string) bool) {
@@ -39,7 +38,7 @@ func (s *collected) compared(r *report, meant func(what string) bool) {
 					}
 					r.bad(Error, fix, "%s, %s%s", w.Name, f.What, at)
 				case probe.Refused:
-					if f.What == aImage {
+					if anImage(f.What) {
 						r.bad(Warning, "--limit-mm-per-prompt: the same at all workers, with room for the images that clients send",
 							"%s, %s: refused, %s", w.Name, f.What, f.Detail)
 						continue
@@ -102,7 +101,7 @@ func images(s *collected, r *report) {
 		r.unchecked("texts differ already (SL0201, SL0202)")
 		return
 	}
-	s.compared(r, func(what string) bool { return what == aImage })
+	s.compared(r, anImage)
 }
 
 // decisions returns the last decisions of the running Sightline.
@@ -211,7 +210,7 @@ func hits(s *collected, r *report) {
 			behind++
 		}
 		if row.Report != nil && row.Report.Usage != nil && *row.Report.Usage > 0.9 {
-			full = row.Name
+			full = "; the KV cache of " + row.Name + " is full"
 		}
 	}
 	other := s.audited(audit.Token, audit.Span, audit.MediaName, audit.Keys, audit.Block, audit.BlockSize)
@@ -237,7 +236,7 @@ func hits(s *collected, r *report) {
 		r.bad(Warning, "see SL0203", "%d of %d prompts are shorter than a block", short, asked)
 	case full != "" || 2*fewer > max(found, 1):
 		r.bad(Warning, "give workers a larger KV cache (--gpu-memory-utilization, offloading), or more workers",
-			"evicted: engines found less than was predicted in %d of %d answers; worker with a full KV cache: %q", fewer, told, full)
+			"evicted: engines found less than was predicted in %d of %d answers%s", fewer, told, full)
 	case 2*blind > asked:
 		r.bad(Warning,
 			"put varying parts (dates, ids, names) after the common parts of prompts; a smaller --block-size, where the model allows it",

@@ -179,19 +179,25 @@ func logModel(log *zap.Logger, m *engine.Model) {
 	log.Info("model loaded", zap.String("model", m.Name), zap.String("family", m.Family()))
 }
 
-// modelWatch reads model directories again when their files change. changed is called after each new model.
+// modelWatch reads model directories again when their files change. changed is called with the model's name after each new one.
 type modelWatch struct {
 	log     *zap.Logger
-	changed func()
+	changed func(model string)
 	reloads *prometheus.CounterVec
 	watched map[*engine.LiveModel]context.CancelFunc
 }
 
-func newModelWatch(reg prometheus.Registerer, log *zap.Logger, changed func()) *modelWatch {
+func newModelWatch(reg prometheus.Registerer, log *zap.Logger, changed func(model string)) *modelWatch {
 	w := &modelWatch{log: log, changed: changed, watched: map[*engine.LiveModel]context.CancelFunc{},
 		reloads: meter.At(reg).Counters("model_reloads_total",
 			"Model directories that changed while running, by outcome.", "model", "verdict")}
 	return w
+}
+
+// modelRead has the workers of a model that was read anew compared again.
+func (r *running) modelRead(model string) {
+	r.audit.Mended(model, "")
+	r.probe.Again()
 }
 
 // set watches exactly these models, until ctx ends.
@@ -224,7 +230,7 @@ func (w *modelWatch) report(model string) func(*engine.Model, error) {
 		}
 		loaded.Inc()
 		logModel(w.log, now)
-		w.changed()
+		w.changed(model)
 	}
 }
 

@@ -64,7 +64,7 @@ const filesEvery = 2 * time.Second
 // newReloader starts with the configuration that is served.
 func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reloader {
 	of := meter.At(r.metrics)
-	x := &reloader{running: r, ctx: ctx, envoy: envoy, ended: make(chan struct{}), watch: newModelWatch(r.metrics, r.log, r.probe.Again),
+	x := &reloader{running: r, ctx: ctx, envoy: envoy, ended: make(chan struct{}), watch: newModelWatch(r.metrics, r.log, r.modelRead),
 		success: of.Gauge("config_reload_success", "1 unless the last reload of the configuration failed."),
 		at: of.Gauge("config_last_reload_timestamp_seconds",
 			"Unix time of the last successful load of the configuration."),
@@ -244,6 +244,7 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 		return nil, live.Hide(err)
 	}
 	x.level.SetLevel(level)
+	before := x.now.Load().models
 	x.now.Store(&state{live, models})
 	x.router.Serve(models, live.MaxInFlight, live.Index.PredictedTTL) // before there are workers of new models
 	left, mode := live.LeftAlone()
@@ -253,6 +254,11 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	x.watch.set(x.ctx, models)
 	x.sources.follow(finders)
 	x.probe.Set(probed(models, x.fleet.Workers()))
+	for _, m := range models {
+		if !slices.ContainsFunc(before, func(b router.Model) bool { return slices.Equal(liveModelsOf(b), liveModelsOf(m)) }) {
+			x.audit.Mended(m.Name, "")
+		}
+	}
 	x.base = next
 	return restart, nil
 }

@@ -241,6 +241,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		ProcessRestarted: func(w *fleet.Worker, was time.Time) {
 			r.sources.set.ProcessRestarted(w, was)
 			r.probe.Restarted(w.Name)
+			r.audit.Mended("", w.Name)
 		}})
 	left, mode := s.cfg.LeftAlone()
 	with := r.peers.hooks()

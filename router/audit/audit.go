@@ -444,10 +444,21 @@ func (a *Auditor) verdictOfDifference(x *request) Verdict {
 		return BlockSize
 	case x.finding != nil && x.rivalEvents == 0:
 		return x.finding.Verdict
+	case x.more != 0 && mediaTokens(x.Prompt) > max(0, -x.more): // a shorter prompt may end before an event shows the difference
+		n := mediaTokens(x.Prompt)
+		x.finding = &Finding{Verdict: Span, Position: x.Prompt.Media[0].Offset, Ours: n, Theirs: n + x.more, media: len(x.Prompt.Media)}
+		return Span
 	case x.slot.events.Load() == x.eventsBefore && len(x.Locals) > 0:
 		return Nothing
 	}
 	return Unattributed
+}
+
+func mediaTokens(p *engine.Prompt) (n int) {
+	for i := range p.Media {
+		n += p.Media[i].Length
+	}
+	return n
 }
 
 func (a *Auditor) holds(x *request) bool { return len(x.Locals) > 0 && a.holdsAll(x.Slot, x.Locals) }

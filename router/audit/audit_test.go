@@ -614,3 +614,55 @@ func BenchmarkExpect(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "p50-ns")
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
 }
+
+// TestImagesByCount checks that the engine's count of the prompt names a worker whose images have another number of tokens where its
+// events do not: they end before its image does, or none comes for what it held already.
+func TestImagesByCount(t *testing.T) {
+	prompt := slices.Concat(ids(size, 100), slices.Repeat([]uint32{7}, 10*size), ids(4, 300))
+	one := []engine.Medium{{Name: "a", HasName: true, Offset: size, Length: 10 * size}}
+	two := []engine.Medium{{Name: "a", HasName: true, Offset: size, Length: 4 * size}, {Name: "b", HasName: true, Offset: 6 * size, Length: 5 * size}}
+	for what, c := range map[string]struct {
+		media []engine.Medium
+		more  int
+		send  bool
+		want  Verdict
+		says  string
+	}{
+		"fewer, a beginning came":     {one, -6 * size, true, Span, "the medium at token 16 has 160 tokens here and 64 there"},
+		"fewer, nothing came":         {one, -6 * size, false, Span, "the medium at token 16 has 160 tokens here and 64 there"},
+		"two images":                  {two, -size, false, Span, "2 media from token 16 on have 144 tokens here and, by the engine's count, 128 there"},
+		"more, a beginning came":      {one, 2 * size, true, Span, "the medium at token 16 has 160 tokens here and 192 there"},
+		"as many":                     {one, 0, true, Unattributed, ""},
+		"fewer than without the rest": {one, -10 * size, false, Nothing, ""},
+		"no image":                    {nil, -6 * size, false, Nothing, ""},
+	} {
+		b := newBench(t)
+		b.expect("r", prompt, c.media...)
+		if c.send {
+			b.store(0, prompt[:4*size], engine.Medium{Name: "a", HasName: true, Offset: size, Length: 3 * size})
+		}
+		b.a.Found("r", 0, c.more)
+		if got := b.verdict("r"); got != c.want {
+			t.Errorf("%s: verdict %s, want %s", what, got, c.want)
+		}
+		if c.says != "" && (len(b.a.Findings()) != 1 || !strings.HasPrefix(b.a.Findings()[0].Says, c.says)) {
+			t.Errorf("%s: %+v, want %q", what, b.a.Findings(), c.says)
+		}
+	}
+}
+
+// TestMended checks that findings about a model that was read anew, or a worker whose process is another one, are dropped.
+func TestMended(t *testing.T) {
+	for _, c := range []struct {
+		model, worker string
+		left          int
+	}{{"other", "other", 1}, {"m", "", 0}, {"", "w", 0}} {
+		b := newBench(t)
+		b.expect("r", ids(4*size, 100))
+		b.verdict("r")
+		b.a.Mended(c.model, c.worker)
+		if got := b.a.Findings(); len(got) != c.left {
+			t.Errorf("after Mended(%q, %q): %+v, want %d", c.model, c.worker, got, c.left)
+		}
+	}
+}

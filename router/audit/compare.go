@@ -22,7 +22,7 @@ type request struct {
 	eventBlock  int    // block at which the event compared last begins
 	continues   bool   // that event continues after the last reported block of the request
 	parent      parent
-	found       int  // cached tokens by the engine's count; below 0: not reported. Guarded by Auditor.mu until the end
+	found, more int  // see Found. Guarded by Auditor.mu until the end
 	held        bool // all its blocks were reported, if only for a moment
 	otherSize   int  // block size of an event whose blocks are of another form
 	finding     *Finding
@@ -139,7 +139,7 @@ func (x *request) agrees(e *kvevent.Event, p int) bool {
 // explain returns the first difference between the request and an event that begins at block p.
 func (x *request) explain(e *kvevent.Event, p int) *Finding {
 	if len(e.Tokens) == 0 || x.ids == nil {
-		return &Finding{Verdict: Block, Position: (p + x.blocks(e, p)) * x.Size}
+		return x.differentBlock(p + x.blocks(e, p))
 	}
 	n := x.agree(e, p)
 	at := p*x.Size + n
@@ -161,6 +161,15 @@ func (x *request) explain(e *kvevent.Event, p int) *Finding {
 		}
 	}
 	return &Finding{Verdict: Token, Position: at, Ours: int(x.ids[at]), Theirs: int(e.Tokens[n])}
+}
+
+// differentBlock returns the finding about a block of which only the hash is known.
+func (x *request) differentBlock(n int) *Finding {
+	f := &Finding{Verdict: Block, Position: n * x.Size}
+	f.InMedium = slices.ContainsFunc(x.Prompt.Media, func(md engine.Medium) bool {
+		return md.Offset < f.Position+x.Size && md.Offset+md.Length > f.Position
+	})
+	return f
 }
 
 // explainKeys returns which of the other parts of the block key differs.

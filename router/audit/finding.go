@@ -42,9 +42,12 @@ type Finding struct {
 	Ours     int       `json:"ours"`     // token id, or number of tokens of a medium or block
 	Theirs   int       `json:"theirs"`
 	Says     string    `json:"says"`
+	InMedium bool      `json:"in_medium,omitempty"` // of Block: a medium has a part in it
 	// Text of a token that differs, with Options.Text.
 	OurText   string `json:"our_text,omitempty"`
 	TheirText string `json:"their_text,omitempty"`
+
+	media int // how many media Ours and Theirs count together; 0: one
 }
 
 const maxFindings = 64
@@ -100,6 +103,10 @@ func (f *Finding) text() string {
 		return fmt.Sprintf("first difference at token %d: ours %d, the worker's %d: is the model directory the worker's own?",
 			f.Position, f.Ours, f.Theirs)
 	case Span:
+		if f.media > 1 {
+			return fmt.Sprintf("%d media from token %d on have %d tokens here and, by the engine's count, %d there: check mm_processor_kwargs "+
+				"and engine_version", f.media, f.Position, f.Ours, f.Theirs)
+		}
 		return fmt.Sprintf("the medium at token %d has %d tokens here and %d there: check mm_processor_kwargs and engine_version",
 			f.Position, f.Ours, f.Theirs)
 	case MediaName:
@@ -108,14 +115,28 @@ func (f *Finding) text() string {
 	case Keys:
 		return fmt.Sprintf("tokens and media are equal from token %d on, the rest of the block's key differs: salt or adapter", f.Position)
 	case Block:
-		return fmt.Sprintf("first difference in the block at token %d; with tokens (a direct source, or agent --publish "+
-			"tokens) it could be named", f.Position)
+		where := ""
+		if f.InMedium {
+			where = ", which has tokens of an image"
+		}
+		return fmt.Sprintf("first difference in the block at token %d%s; its tokens at the worker are not known, only their hash "+
+			"(agents send them with --publish tokens)", f.Position, where)
 	case Elsewhere:
 		return "the worker's events do not report it, and another worker's do: are their event sockets swapped (SL0308)?"
 	case Nothing:
 		return "the worker has reported no block since the request came: are its KV events on, and is this its socket?"
 	}
 	return ""
+}
+
+// Mended drops the findings about a model, since it is read anew, or about a worker, since its process is another one.
+func (a *Auditor) Mended(model, worker string) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.recent = slices.DeleteFunc(a.recent, func(f Finding) bool { return f.Model == model || f.Worker == worker })
 }
 
 // Findings returns the last requests that were not stored as predicted, newest first.

@@ -40,8 +40,8 @@ func (h *heldBefore) locals() []uint64 {
 // follow finds the place of a request's first event, which names it, if it begins after blocks that the slot held before. They are the
 // beginning of the prompt, and may differ from what was computed.
 func (x *request) follow(before *heldBefore) {
-	if x.judged || x.nextPos >= 0 || x.finding != nil || len(before.locals()) == 0 {
-		return
+	if x.judged || x.nextPos >= 0 || x.finding != nil || before.e.BlockSize != x.Size || len(before.locals()) == 0 {
+		return // of another size: its process was started anew otherwise
 	}
 	held, n := before.locals(), 0
 	for n < min(len(held), len(x.Locals)) && held[n] == x.Locals[n] {
@@ -52,7 +52,7 @@ func (x *request) follow(before *heldBefore) {
 	case n == len(held):
 		x.next, x.nextPos = before.e.Parent, n
 	case n < len(x.Locals):
-		x.finding, x.certain = &Finding{Verdict: Block, Position: n * x.Size}, !x.guessed
+		x.finding, x.certain = x.differentBlock(n), !x.guessed
 	default:
 		x.held = true
 	}
@@ -94,14 +94,15 @@ func (a *Auditor) revealedParent(x *request) bool {
 		(x.found < 0 || x.found/x.Size == p.at) && !a.holds(x)
 }
 
-// Found records the engine's count of a request's cached tokens, before its End; below 0: not reported.
-func (a *Auditor) Found(id string, cached int) {
+// Found records the engine's count of a request's cached tokens, before its End (below 0: not reported), and by how many its count of
+// the prompt's tokens exceeds ours (0: they are equal, or one is not known).
+func (a *Auditor) Found(id string, cached, more int) {
 	if a == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if x := a.byID[id]; x != nil {
-		x.found = cached
+		x.found, x.more = cached, more
 	}
 }

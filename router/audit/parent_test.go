@@ -2,11 +2,13 @@ package audit
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // behind reports blocks after a parent that the index does not know, for a session.
@@ -37,8 +39,8 @@ func TestParentIsShown(t *testing.T) {
 			last := b.behind(old, "", all[3:5])
 			b.behind(last, "", all[5:])
 		}, 3},
-		"with the engine's own count":      {func(b *bench) { b.a.Found("r", 3*size); b.behind(old, "", all[3:]) }, 3},
-		"with a count that says otherwise": {func(b *bench) { b.a.Found("r", 5*size); b.behind(old, "", all[3:]) }, 0},
+		"with the engine's own count":      {func(b *bench) { b.a.Found("r", 3*size, 0); b.behind(old, "", all[3:]) }, 3},
+		"with a count that says otherwise": {func(b *bench) { b.a.Found("r", 5*size, 0); b.behind(old, "", all[3:]) }, 0},
 		"not to its end":                   {func(b *bench) { b.behind(old, "", all[3:5]) }, 0},
 		"behind two parents":               {func(b *bench) { b.behind(old, "", all[3:]); b.behind(old+1, "", all[3:]) }, 0},
 		"stored from its beginning":        {func(b *bench) { b.behind(0, "", all); b.behind(old, "", all[3:]) }, 0},
@@ -96,4 +98,40 @@ func TestParentIsShown(t *testing.T) {
 	b.a.End("r", true)
 	b.now = b.now.Add(grace)
 	b.a.judge(b.now)
+}
+
+// TestOtherSizeBefore checks that what a process of another block size held before says nothing about the prompt: a worker that is
+// started anew with another --block-size makes no rule step aside.
+func TestOtherSizeBefore(t *testing.T) {
+	b := newBench(t)
+	prompt := ids(8*size, 100)
+	b.named("r", prompt)
+	b.ix.SetForm(b.slot, block.Form{Size: 2 * size})
+	held := []uint64{11, 12} // hashes of larger blocks
+	if err := b.ix.Store(b.slot, indexer.GPU, 0, false, []uint64{1, 2}, held); err != nil {
+		t.Fatal(err)
+	}
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 2 * size, Session: "r", HasParent: true, Parent: 2, Tokens: prompt[4*size:],
+		Locals: []uint64{13, 14}, EngineHashes: []uint64{3, 4}}
+	b.a.Stored(b.slot, &e)
+	if got := b.verdict("r"); got.Differs() {
+		t.Errorf("verdict %s: %+v", got, b.a.Findings())
+	}
+}
+
+// TestBlockInImage checks that a difference of which only the hash is known says whether an image has a part in the block.
+func TestBlockInImage(t *testing.T) {
+	for at, want := range map[int]string{2: "token 32; ", 3: "token 48, which has tokens of an image; "} {
+		b := newBench(t)
+		prompt := ids(8*size, 100)
+		b.expect("r", prompt, engine.Medium{Name: "a", HasName: true, Offset: 3*size + 5, Length: size})
+		own := locals(prompt, []engine.Medium{{Name: "a", HasName: true, Offset: 3*size + 5, Length: size}})
+		other := slices.Clone(own)
+		other[at]++
+		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, Locals: other, EngineHashes: []uint64{1, 2, 3, 4, 5, 6, 7, 8}}
+		b.a.Stored(b.slot, &e)
+		if got := b.verdict("r"); got != Block || !strings.Contains(b.a.Findings()[0].Says, want) {
+			t.Errorf("verdict %s, %+v, want %q", got, b.a.Findings(), want)
+		}
+	}
 }

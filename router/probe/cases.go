@@ -43,17 +43,26 @@ func cases(m *engine.Model) []probeCase {
 	converse("system and user", say("system", "Answer in one word."), say("user", " What is this? "))
 	converse("several turns", say("user", "Hello"), say("assistant", "Hi, "+hardText), say("user", "And now?\n"))
 	if m.Family() != "" && m.Rules().TokenizesImages {
-		converse("an image", say("user", []any{
-			map[string]any{"type": "image_url", "image_url": map[string]any{"url": imageURL()}}, map[string]any{"type": "text",
-				"text": "What is this?"}}))
+		show := func(what string, width, height int) {
+			converse(what, say("user", []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": imageURL(width, height)}},
+				map[string]any{"type": "text", "text": "What is this?"}}))
+		}
+		show(Image, 320, 200)
+		show(LargeImage, 1280, 1024)
 	}
 	return list
 }
 
-// imageURL returns a small PNG as a data URL.
-func imageURL() string {
+// What the conversations with images are called. The small one shows another min_pixels, the large one another max_pixels.
+const (
+	Image      = "an image"
+	LargeImage = "a large image"
+)
+
+// imageURL returns a PNG of one color as a data URL.
+func imageURL(width, height int) string {
 	var b bytes.Buffer
-	_ = png.Encode(&b, image.NewRGBA(image.Rect(0, 0, 320, 200)))
+	_ = png.Encode(&b, image.NewRGBA(image.Rect(0, 0, width, height)))
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
 }
 

@@ -95,7 +95,7 @@ func brief(r Result) string {
 
 func TestEqual(t *testing.T) {
 	r := probed(t, worker(t, sim.Config{}, nil).Addr(), load(t, nil))
-	if len(r.Findings) != 5 || brief(r) != "equal:" || r.Findings[4].What != "an image" {
+	if len(r.Findings) != 6 || brief(r) != "equal:" || r.Findings[4].What != Image || r.Findings[5].What != LargeImage {
 		t.Errorf("%+v", r)
 	}
 }
@@ -121,7 +121,7 @@ func TestDifferences(t *testing.T) {
 		}},
 	} {
 		r := probed(t, worker(t, sim.Config{}, c.edit).Addr(), m)
-		if r.Verdict != Differs || len(r.Findings) != 5 {
+		if r.Verdict != Differs || len(r.Findings) != 6 {
 			t.Errorf("%s: %s", c.what, brief(r))
 			continue
 		}
@@ -225,7 +225,8 @@ func TestHostileWorkers(t *testing.T) {
 		}, "absent: " + unread + "text=absent"},
 		{"is loading", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "unreachable: /v1/models=unreachable"},
 		{"refuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) },
-			"refused: " + unread + "text=refused one turn=refused system and user=refused several turns=refused an image=refused"},
+			"refused: " + unread + "text=refused one turn=refused system and user=refused several turns=refused an image=refused " +
+				"a large image=refused"},
 		{"no JSON", tokenize("<html>"), "unreachable: " + unread + "text=unreachable"},
 		{"other JSON", tokenize("{}"), "unreachable: " + unread + "text=unreachable"},
 		{"tokens are no numbers", tokenize(`{"tokens":["a",-1]}`), "unreachable: " + unread + "text=unreachable"},
@@ -239,7 +240,7 @@ func TestHostileWorkers(t *testing.T) {
 		}, "unreachable: /v1/models=unreachable"},
 		{"hangs up", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "unreachable: /v1/models=unreachable"},
 		{"no tokens", tokenize(`{"tokens":[]}`), "differs: " + unread +
-			"text=differs one turn=differs system and user=differs several turns=differs an image=differs"},
+			"text=differs one turn=differs system and user=differs several turns=differs an image=differs a large image=differs"},
 	} {
 		s := httptest.NewServer(c.do)
 		if r := probed(t, s.Listener.Addr().String(), m); brief(r) != c.want {
@@ -342,13 +343,13 @@ func TestRun(t *testing.T) {
 	until("three tries", func() bool { return counted("late", Unreachable) >= 3 })
 	ready.Store(true)
 	until("an answer", func() bool { return p.Results()[1].Verdict == Absent })
-	if n := counted("good", Equal); n != 5 {
+	if n := counted("good", Equal); n != 6 {
 		t.Errorf("%d comparisons of a worker that answered at once", n)
 	}
 	p.Again()
-	until("a second probe", func() bool { return counted("good", Equal) == 10 })
+	until("a second probe", func() bool { return counted("good", Equal) == 12 })
 	p.Restarted("good")
-	until("a probe of the process that came after", func() bool { return counted("good", Equal) == 15 })
+	until("a probe of the process that came after", func() bool { return counted("good", Equal) == 18 })
 }
 
 // TestSet checks that new workers are probed, that the others keep their results, and that workers that left have no series.

@@ -179,7 +179,7 @@ func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 			told.Store(true)
 			o.Log.Error("NATS rejects our credentials or a subject; retrying", zap.Error(err))
 		case !told.Swap(true):
-			o.Log.Warn("cannot connect to NATS; retrying", zap.Error(err))
+			o.Log.Warn("cannot connect to NATS; retrying", zap.String("url", a.URL), zap.Error(err))
 		}
 	}
 	list = append(list, nats.Name(o.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
