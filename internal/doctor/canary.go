@@ -286,7 +286,7 @@ func (s *collected) sendThrough(ctx context.Context) {
 		}
 		return
 	}
-	if len(s.life.silent) > 0 || s.life.dead(s.cfg.Admin, s.running != nil) != "" { // each request would wait for Sightline, or pass it by
+	if len(s.life.silent) > 0 || s.running == nil && s.life.dead(s.cfg.Admin, false) != "" { // each request would wait for Sightline
 		t.unasked = "Sightline does not answer (SL0505)"
 		return
 	}

@@ -1050,5 +1050,10 @@ func TestNoHealthySightline(t *testing.T) {
 		if r.Verdict != Error || !strings.Contains(r.Fix, c.fix) || !strings.Contains(r.Evidence[0], "has no healthy Sightline") {
 			t.Errorf("%+v: %+v, want %q", c.running, r.Result, c.fix)
 		}
+		s.through.asked, r = true, report{}
+		obeyed(s, &r)
+		if c.running != nil && r.Fix != "see SL0505" {
+			t.Errorf("%+v: SL0408 %+v, want the fix of SL0505", c.running, r.Result)
+		}
 	}
 }

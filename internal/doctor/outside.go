@@ -112,8 +112,11 @@ func obeyed(s *collected, r *report) {
 	}
 	switch {
 	case t.asked && t.err == nil && !ours:
-		r.bad(Error, "the ext_proc filter on the route that requests for inference take (\"sightline envoy --for\" prints it)",
-			"Envoy answered the canary without asking Sightline")
+		fix := "the ext_proc filter on the route that requests for inference take (\"sightline envoy --for\" prints it)"
+		if s.life.dead(s.cfg.Admin, true) != "" {
+			fix = "see SL0505"
+		}
+		r.bad(Error, fix, "Envoy answered the canary without asking Sightline")
 	case 10*other > went:
 		r.bad(Error,
 			"workers' cluster: override_host that reads x-target-worker, or ORIGINAL_DST by that header, as \"sightline envoy --for\" prints it",
