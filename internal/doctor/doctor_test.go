@@ -1029,7 +1029,8 @@ func TestPartly(t *testing.T) {
 	var b bytes.Buffer
 	o := Options{Out: &b}
 	list := []Result{
-		{Code: "SL0407", Verdict: OK, Evidence: []string{"nothing is found in the configuration", "not checked: forged headers: Envoy speaks TLS"}},
+		{Code: "SL0407", Verdict: OK, Evidence: []string{"nothing is found in the configuration",
+			"not checked: forged headers: Envoy speaks TLS"}},
 		{Code: "SL0408", Verdict: OK, Evidence: []string{"8 of 8"}},
 	}
 	if err := o.print(list); err != nil || !strings.Contains(b.String(), "\n    not checked: forged headers: Envoy speaks TLS\n") ||

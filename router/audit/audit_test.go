@@ -620,7 +620,8 @@ func BenchmarkExpect(b *testing.B) {
 func TestImagesByCount(t *testing.T) {
 	prompt := slices.Concat(ids(size, 100), slices.Repeat([]uint32{7}, 10*size), ids(4, 300))
 	one := []engine.Medium{{Name: "a", HasName: true, Offset: size, Length: 10 * size}}
-	two := []engine.Medium{{Name: "a", HasName: true, Offset: size, Length: 4 * size}, {Name: "b", HasName: true, Offset: 6 * size, Length: 5 * size}}
+	two := []engine.Medium{{Name: "a", HasName: true, Offset: size, Length: 4 * size},
+		{Name: "b", HasName: true, Offset: 6 * size, Length: 5 * size}}
 	for what, c := range map[string]struct {
 		media []engine.Medium
 		more  int
@@ -628,9 +629,10 @@ func TestImagesByCount(t *testing.T) {
 		want  Verdict
 		says  string
 	}{
-		"fewer, a beginning came":     {one, -6 * size, true, Span, "the medium at token 16 has 160 tokens here and 64 there"},
-		"fewer, nothing came":         {one, -6 * size, false, Span, "the medium at token 16 has 160 tokens here and 64 there"},
-		"two images":                  {two, -size, false, Span, "2 media from token 16 on have 144 tokens here and, by the engine's count, 128 there"},
+		"fewer, a beginning came": {one, -6 * size, true, Span, "the medium at token 16 has 160 tokens here and 64 there"},
+		"fewer, nothing came":     {one, -6 * size, false, Span, "the medium at token 16 has 160 tokens here and 64 there"},
+		"two images": {two, -size, false, Span,
+			"2 media from token 16 on have 144 tokens here and, by the engine's count, 128 there"},
 		"more, a beginning came":      {one, 2 * size, true, Span, "the medium at token 16 has 160 tokens here and 192 there"},
 		"as many":                     {one, 0, true, Unattributed, ""},
 		"fewer than without the rest": {one, -10 * size, false, Nothing, ""},
