@@ -64,11 +64,11 @@ func NewMedia(c *fetch.Config) (*Media, error) {
 	m := &Media{keys: make(map[string]*rules.Keys)}
 	m.locals = newLocalFiles(func() { m.noRoom("local files") })
 	var err error
-	m.store, err = mmhash.NewStore(knownNames, func() { m.noRoom("picture names") })
+	m.store, err = mmhash.NewStore(knownNames, func() { m.noRoom("image names") })
 	if err != nil {
 		return nil, err
 	}
-	m.pixels = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) }, func() { m.noRoom("pictures to decode") })
+	m.pixels = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) }, func() { m.noRoom("images to decode") })
 	if c == nil {
 		return m, nil
 	}

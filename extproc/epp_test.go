@@ -352,7 +352,7 @@ func TestFullDuplex(t *testing.T) {
 	if a := l.next(); a.GetImmediateResponse().GetStatus().GetCode() != 413 {
 		t.Errorf("answer %v to a body too large, want 413", a)
 	}
-	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Taken() == 0 })
+	eventually(t, "no bytes are booked", func() bool { return r.bodyBytes.Taken() == 0 })
 }
 
 // TestNamedPod: a response names the pod that served it, also after a retry, if that is asked for and the gateway says who served.

@@ -140,7 +140,7 @@ func FuzzOrders(f *testing.F) {
 		if panics := logs.FilterMessageSnippet("panic").All(); len(panics) > 0 {
 			t.Fatal(panics[0].ContextMap())
 		}
-		if n := server.inFlight.Taken(); n != 0 {
+		if n := server.bodyBytes.Taken(); n != 0 {
 			t.Fatalf("%d bytes stay counted", n)
 		}
 		if server.opt.RefuseUnread && first && len(s.answers) == 0 {

@@ -19,7 +19,7 @@ type metrics struct {
 	streams   prometheus.Counter
 	gates     *prometheus.CounterVec
 	answers   *prometheus.CounterVec
-	bodyBytes prometheus.Counter
+	bytesRead prometheus.Counter
 	errors    *prometheus.CounterVec
 	latency   prometheus.Histogram
 	entries   *prometheus.CounterVec
@@ -29,7 +29,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	of := meter.At(reg)
 	m := &metrics{
 		streams:   of.Counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request."),
-		bodyBytes: of.Counter("extproc_body_bytes_total", "Request body bytes read."),
+		bytesRead: of.Counter("extproc_body_bytes_total", "Request body bytes read."),
 		gates: of.Counters("extproc_gate_total", "Requests by the verdict on their headers: readable, unreadable (refused), not ours (passed).",
 			"verdict", "why"),
 		answers: of.Counters("extproc_answers_total",

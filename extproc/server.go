@@ -126,14 +126,14 @@ type Server struct {
 	sources  atomic.Uint64 // number of connections so far
 	lists    atomic.Int32  // whether gateways take a list of endpoints: listsUnknown, listsWork or listsFail
 
-	// inFlight is the bytes of bodies in memory, maxInFlight its limit: beyond it requests are answered with 503, so that a burst
+	// bodyBytes is the bytes of bodies in memory, maxBodyBytes its limit: beyond it requests are answered with 503, so that a burst
 	// of large uploads cannot exhaust memory; no client can take all of it. What gRPC has received of an incomplete message does not
 	// count: with buffered bodies Envoy sends a message only when it has all of it, so those are few, and Envoy's own heap limit
 	// bounds them.
-	inFlight    *fair.Room
-	maxInFlight int64
-	moreTime    encoded       // asks Envoy to wait for Options.EnvoyMayWait
-	lingers     time.Duration // see call.linger
+	bodyBytes    *fair.Room
+	maxBodyBytes int64
+	moreTime     encoded       // asks Envoy to wait for Options.EnvoyMayWait
+	lingers      time.Duration // see call.linger
 
 	grpc      *grpc.Server
 	health    *health.Server
@@ -159,8 +159,8 @@ const (
 	idleTime       = 15 * time.Minute // without a stream
 	stackedIdle    = 128              // goroutines that wait for streams; beyond, each stream starts one
 	headroom       = 64 << 10         // size of a body message besides the body: attributes, metadata
-	bodiesAtOnce   = 16               // × MaxBody = maxInFlight
-	fewBytes       = 1 << 20          // bodies that announce no more than this have a quarter of maxInFlight to themselves
+	bodiesAtOnce   = 16               // × MaxBody = maxBodyBytes
+	fewBytes       = 1 << 20          // bodies that announce no more than this have a quarter of maxBodyBytes to themselves
 	lastStreams    = 10 * time.Minute // after a drain: streams of the endpoint-picker protocol last as long as the responses
 	sampledPeriod  = time.Minute
 )
@@ -181,19 +181,19 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 	}
 	m := newMetrics(opt.Metrics)
 	s := &Server{
-		decide:      decide,
-		observe:     observe,
-		opt:         opt,
-		log:         repeat.Once(opt.Log, sampledPeriod),
-		metrics:     m,
-		outcomes:    newOutcomeFilter(maxSeenOutcomes),
-		inFlight:    fair.Shared(bodiesAtOnce*int64(opt.MaxBody), 0),
-		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
-		moreTime:    encode(&extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(opt.EnvoyMayWait)}),
-		lingers:     lingers,
-		grpc:        newGRPC(opt, m),
-		health:      health.NewServer(),
-		stopping:    make(chan struct{}),
+		decide:       decide,
+		observe:      observe,
+		opt:          opt,
+		log:          repeat.Once(opt.Log, sampledPeriod),
+		metrics:      m,
+		outcomes:     newOutcomeFilter(maxSeenOutcomes),
+		bodyBytes:    fair.Shared(bodiesAtOnce*int64(opt.MaxBody), 0),
+		maxBodyBytes: bodiesAtOnce * int64(opt.MaxBody),
+		moreTime:     encode(&extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(opt.EnvoyMayWait)}),
+		lingers:      lingers,
+		grpc:         newGRPC(opt, m),
+		health:       health.NewServer(),
+		stopping:     make(chan struct{}),
 	}
 	s.SetModels(opt.Models)
 	extprocv3.RegisterExternalProcessorServer(s.grpc, s)

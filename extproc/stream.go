@@ -65,7 +65,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		return nil
 	}
 	verdict, reason := c.head.judge(s.opt.MaxBody, &s.opt.Tenants)
-	if verdict == readable && !c.hasRoom() {
+	if verdict == readable && !c.bodyFits() {
 		s.metrics.gate(unreadable, busy)
 		c.refuse(http.StatusServiceUnavailable, tooBusy)
 		return nil
@@ -137,7 +137,7 @@ type call struct {
 	sender   fair.Client
 	opened   time.Time
 	traced   *traced // nil: not requested, or no decision
-	booked   int64   // bytes of this body in Server.inFlight
+	booked   int64   // bytes of this body in Server.bodyBytes
 
 	sendMu   sync.Mutex // of stream
 	bodyMu   sync.Mutex // guards the two below: the body against its timeout
@@ -183,16 +183,16 @@ func (c *call) reserveBody(n int64) bool {
 		return true
 	}
 	n, c.booked = n-c.booked, n
-	return c.inFlight.Put(c.sender, n, c.maxInFlight)
+	return c.bodyBytes.Put(c.sender, n, c.maxBodyBytes)
 }
 
-// hasRoom reports whether a body may come. A quarter of the limit is reserved for bodies that announce few bytes.
-func (c *call) hasRoom() bool {
-	most := c.maxInFlight
+// bodyFits reports whether a body may come. A quarter of the limit is reserved for bodies that announce few bytes.
+func (c *call) bodyFits() bool {
+	most := c.maxBodyBytes
 	if c.head.contentLength < 0 || c.head.contentLength > fewBytes {
 		most -= most / 4
 	}
-	return c.inFlight.Fits(c.sender, 1, most)
+	return c.bodyBytes.Fits(c.sender, 1, most)
 }
 
 // Reasons of refusals: metric labels and messages for the client.
@@ -320,7 +320,7 @@ func (c *call) decideUnread(why string) router.Decision {
 // for every request, having none is a refusal.
 func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	if body != nil {
-		c.metrics.bodyBytes.Add(float64(c.booked))
+		c.metrics.bytesRead.Add(float64(c.booked))
 	}
 	ctx, cancel := c.stream.Context(), context.CancelFunc(func() {})
 	if c.opt.EnvoyWaits > 0 {

@@ -312,7 +312,7 @@ func TestUnannouncedBodyOverTheLimit(t *testing.T) {
 	}
 }
 
-func TestTooManyBytesInFlight(t *testing.T) {
+func TestTooManyBodyBytes(t *testing.T) {
 	r := newRig(t, always(pick), Options{MaxBody: 2 << 20})
 	fits := func(length string) bool {
 		answers := r.talk(t, headersMsg(nil, false, chat("content-length", length)...), bodyMsg("{}", true))
@@ -321,19 +321,19 @@ func TestTooManyBytesInFlight(t *testing.T) {
 		}
 		return len(answers) == 2
 	}
-	r.inFlight.Put(0, r.maxInFlight*3/4, r.maxInFlight)
+	r.bodyBytes.Put(0, r.maxBodyBytes*3/4, r.maxBodyBytes)
 	if fits("2000000") || !fits("900") {
 		t.Error("three quarters of the room are taken: want the rest for those that announce little")
 	}
-	r.inFlight.Put(0, r.maxInFlight/4, r.maxInFlight)
+	r.bodyBytes.Put(0, r.maxBodyBytes/4, r.maxBodyBytes)
 	if fits("900") {
 		t.Error("the room is full, and a body was asked for")
 	}
 	if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), busy)); n != 2 {
 		t.Errorf("%v counted as refused, want 2", n)
 	}
-	r.inFlight.Put(0, -r.maxInFlight, r.maxInFlight)
-	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Taken() == 0 })
+	r.bodyBytes.Put(0, -r.maxBodyBytes, r.maxBodyBytes)
+	eventually(t, "no bytes are booked", func() bool { return r.bodyBytes.Taken() == 0 })
 }
 
 // TestBodiesThatDoNotCome checks that bodies that are announced but do not come take no room from others, and time out.
@@ -355,7 +355,7 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 				}
 			}
 			if mode != nil {
-				eventually(t, "what has come is booked", func() bool { return r.inFlight.Taken() == int64(len(idle)) })
+				eventually(t, "what has come is booked", func() bool { return r.bodyBytes.Taken() == int64(len(idle)) })
 			}
 			if answers := r.talk(t, headersMsg(nil, false, chat("content-length", "1048576")...), bodyMsg("{}", true)); len(answers) != 2 {
 				t.Fatalf("answers %v, want a decision", answers)
@@ -376,7 +376,7 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 			if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), late)); n != float64(len(idle)) {
 				t.Errorf("%v counted as late, want %d", n, len(idle))
 			}
-			eventually(t, "no bytes are booked", func() bool { return r.inFlight.Taken() == 0 })
+			eventually(t, "no bytes are booked", func() bool { return r.bodyBytes.Taken() == 0 })
 		})
 	}
 }
@@ -398,11 +398,11 @@ func TestRoomForBodiesIsShared(t *testing.T) {
 		send(open[i], headersMsg(&duplexed, false, chat()...))
 		send(open[i], bodyMsg("{", false))
 	}
-	eventually(t, "all have begun", func() bool { return r.inFlight.Taken() == bodiesAtOnce })
+	eventually(t, "all have begun", func() bool { return r.bodyBytes.Taken() == bodiesAtOnce })
 	for _, l := range open {
 		send(l, bodyMsg(strings.Repeat(" ", 1<<20-1), false))
 	}
-	eventually(t, "their bytes are booked or refused", func() bool { return r.inFlight.Taken()>>20+refused() == bodiesAtOnce })
+	eventually(t, "their bytes are booked or refused", func() bool { return r.bodyBytes.Taken()>>20+refused() == bodiesAtOnce })
 	other := r.open(t, keyClient, "10.0.0.7")
 	if a := other.ask(headersMsg(nil, false, chat("content-length", "900")...)); a.GetRequestHeaders() == nil {
 		t.Fatalf("another client's body: %v, want it asked for", a)
@@ -421,7 +421,7 @@ func TestLongAnswersHoldNoBody(t *testing.T) {
 	l.next()
 	_ = l.Send(bodyMsg(`{"input":"x"}`, true))
 	l.next()
-	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Taken() == 0 })
+	eventually(t, "no bytes are booked", func() bool { return r.bodyBytes.Taken() == 0 })
 }
 
 // TestDecisionHasADeadline checks that a decision has half of the time that Envoy waits.

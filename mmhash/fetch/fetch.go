@@ -159,8 +159,8 @@ func New(cfg Config) (*Fetcher, error) {
 		inFlight: fair.Shared(cfg.InFlightBytes, 0), processed: fair.New(cfg.MaxBytes, most),
 		hosts: newHosts(int64(cfg.PerHost), cfg.now, cfg.NoRoom)}
 	// fails only for a size below 1, which is checked above
-	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("picture URLs") })
-	f.bytes = newByteCache(cfg.ByteCache, func() { cfg.NoRoom("picture bytes") })
+	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("image URLs") })
+	f.bytes = newByteCache(cfg.ByteCache, func() { cfg.NoRoom("image bytes") })
 	f.base, f.stop = context.WithCancel(context.Background())
 	f.rules.Store(&f.cfg)
 	f.client, f.idle = newClient(&f.cfg, f.rules.Load)

@@ -536,7 +536,7 @@ func TestCaches(t *testing.T) {
 	})
 	var urls, bytes, other atomic.Int64
 	full := func(what string) {
-		map[string]*atomic.Int64{"picture URLs": &urls, "picture bytes": &bytes, "picture hosts": &other}[what].Add(1)
+		map[string]*atomic.Int64{"image URLs": &urls, "image bytes": &bytes, "image hosts": &other}[what].Add(1)
 	}
 	f := open(t, Config{Allow: loopback, ByteCache: 10 * int64(len(red)+128), NoRoom: full})
 	const all = 200

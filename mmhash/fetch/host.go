@@ -47,7 +47,7 @@ type HostState struct {
 }
 
 func newHosts(perHost int64, now func() time.Time, full func(string)) *hosts {
-	all, _ := lru.NewWithEvict(maxHosts, func(string, *host) { full("picture hosts") }) // fails only for a size below 1
+	all, _ := lru.NewWithEvict(maxHosts, func(string, *host) { full("image hosts") }) // fails only for a size below 1
 	return &hosts{perHost, now, all}
 }
 
