@@ -162,7 +162,7 @@ func (q *mediaReader) callByName(md *Medium, m *rules.Medium) {
 		return
 	}
 	m.ID, m.Mode, m.Bytes, m.Pixels, m.Edited = md.Facts.ID, md.Facts.Mode, md.Facts.Bytes, md.Facts.Pixels(), len(md.edits) > 0
-	m.Transparent, m.Turned = md.Facts.Transparent, md.Facts.Orientation > 1
+	m.Transparent, m.Rotated = md.Facts.Transparent, md.Facts.Orientation > 1
 	q.keys.Name(m)
 	switch md.Name, md.HasName = m.Name, m.Named; {
 	case !m.Named:
@@ -205,8 +205,8 @@ func sizes(found []Medium, turn bool) []vision.Media {
 		}
 		out[i].Width, out[i].Height = md.Facts.Width, md.Facts.Height
 		if turn {
-			out[i].Width, out[i].Height = md.Facts.Turned()
-			out[i].Turned = md.Facts.Orientation >= 5 && md.Facts.Orientation <= 8
+			out[i].Width, out[i].Height = md.Facts.UprightSize()
+			out[i].SidesSwapped = md.Facts.Orientation >= 5 && md.Facts.Orientation <= 8
 		}
 	}
 	return out

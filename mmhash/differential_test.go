@@ -71,7 +71,7 @@ func TestDifferentialVLLMImages(t *testing.T) {
 			t.Errorf("%s: %v, vLLM reads it: %s %s %v\n%x", w.Name, err, w.Format, w.Mode, w.Size, head(w.File))
 		default:
 			counts["read by both"]++
-			if width, height := f.Turned(); f.Mode != w.Mode || [2]int{width, height} != w.Size {
+			if width, height := f.UprightSize(); f.Mode != w.Mode || [2]int{width, height} != w.Size {
 				t.Errorf("%s: %+v, vLLM: %s %s %v\n%x", w.Name, f, w.Format, w.Mode, w.Size, head(w.File))
 				continue
 			}

@@ -40,9 +40,9 @@ type Facts struct {
 // Pixels returns how many pixels an image has.
 func (f Facts) Pixels() int64 { return int64(f.Width) * int64(f.Height) }
 
-// Turned returns width and height after EXIF rotation: what vLLM sees. SGLang's Qwen-VL path and TensorRT-LLM do not rotate.
-func (f Facts) Turned() (w, h int) {
-	return header.Info{Width: f.Width, Height: f.Height, Orientation: f.Orientation}.Turned()
+// UprightSize returns width and height after EXIF rotation: what vLLM sees. SGLang's Qwen-VL path and TensorRT-LLM do not rotate.
+func (f Facts) UprightSize() (w, h int) {
+	return header.Info{Width: f.Width, Height: f.Height, Orientation: f.Orientation}.UprightSize()
 }
 
 func (f *Facts) set(i header.Info) {

@@ -68,7 +68,7 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 	}
 	if len(p.Media) > 0 {
 		for _, md := range sizes {
-			if md.Turned && m.rows(md) != m.rows(vision.Media{Modality: md.Modality, Width: md.Height, Height: md.Width}) {
+			if md.SidesSwapped && m.rows(md) != m.rows(vision.Media{Modality: md.Modality, Width: md.Height, Height: md.Width}) {
 				return e, &Refused{Status: 500, Reason: "image whose EXIF orientation changes its rows, in mistral mode"}
 			}
 		}

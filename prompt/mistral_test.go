@@ -102,9 +102,9 @@ func TestMistralRefusals(t *testing.T) {
 		size       vision.Media
 		status     int
 	}{
-		{"turned", `{` + image + `}`, vision.Media{Width: 12, Height: 8, Turned: true}, 500},
-		{"turned and square", `{` + image + `}`, vision.Media{Width: 8, Height: 8, Turned: true}, 0},
-		{"turned, rows as before", `{` + image + `}`, vision.Media{Width: 7, Height: 8, Turned: true}, 0},
+		{"turned", `{` + image + `}`, vision.Media{Width: 12, Height: 8, SidesSwapped: true}, 500},
+		{"turned and square", `{` + image + `}`, vision.Media{Width: 8, Height: 8, SidesSwapped: true}, 0},
+		{"turned, rows as before", `{` + image + `}`, vision.Media{Width: 7, Height: 8, SidesSwapped: true}, 0},
 		{"cut image at the end", `{"truncate_prompt_tokens":9,"truncation_side":"right",` + image + `}`,
 			vision.Media{Width: 12, Height: 8}, 500},
 		{"cut image", `{"truncate_prompt_tokens":5,` + image + `}`, vision.Media{Width: 12, Height: 8}, 500},

@@ -118,7 +118,7 @@ func itemOf(t *testing.T, file []byte) enginehash.Item {
 		t.Fatal(err)
 	}
 	return enginehash.Item{Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent,
-		Turned: i.Orientation > 1, Images: 1}
+		Rotated: i.Orientation > 1, Images: 1}
 }
 
 // TestContractImages: the names of images of all modes, under all ways of loading them, are those of each release.

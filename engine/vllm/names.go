@@ -83,7 +83,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		}
 	}
 	k.Ahead = func(client fair.Client, f mmhash.Facts, file []byte) (list []enginehash.Recipe) {
-		it := enginehash.Item{Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1}
+		it := enginehash.Item{Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Rotated: f.Orientation > 1}
 		if form, ok := n.chunk(it); ok {
 			o.Pixels.Want(pixels.Image{Client: client, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, form)
 			return nil

@@ -24,7 +24,7 @@ type Item struct {
 	Bytes int64  // size of the file
 
 	Transparent bool // one colour of the RGB image is transparent (a PNG's tRNS)
-	Turned      bool // its EXIF orientation is not 1
+	Rotated     bool // its EXIF orientation is not 1
 	Images      int  // of the request
 
 	UUID    string // Python's str() of the part's uuid

@@ -39,9 +39,9 @@ type Info struct {
 	Transparent   bool   // Pillow names a transparent colour of an RGB image (a PNG's tRNS)
 }
 
-// Turned returns width and height as seen by an engine that applies the EXIF orientation (vLLM does, SGLang's Qwen-VL path and
+// UprightSize returns width and height as seen by an engine that applies the EXIF orientation (vLLM does, SGLang's Qwen-VL path and
 // TensorRT-LLM do not).
-func (i Info) Turned() (w, h int) {
+func (i Info) UprightSize() (w, h int) {
 	if i.Orientation >= 5 {
 		return i.Height, i.Width
 	}

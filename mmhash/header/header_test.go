@@ -134,7 +134,7 @@ func TestConformanceImages(t *testing.T) {
 		if got.Mode != v.Mode || got.Width != v.Size[0] || got.Height != v.Size[1] {
 			t.Errorf("%s: %+v, want %+v", path, got, v)
 		}
-		if w, h := got.Turned(); len(v.ExifSize) == 2 && (w != v.ExifSize[0] || h != v.ExifSize[1]) {
+		if w, h := got.UprightSize(); len(v.ExifSize) == 2 && (w != v.ExifSize[0] || h != v.ExifSize[1]) {
 			t.Errorf("%s: turned %d×%d, want %v", path, w, h, v.ExifSize)
 		}
 		if (got.Orientation != 1) != (v.Exif != "") && filepath.Dir(path) != filepath.Join(root, "vllm", "images") {

@@ -56,7 +56,7 @@ type Media struct {
 	// Width and Height in pixels, as the engine sees them: swapped for EXIF orientations 5 to 8 if it rotates images first (vLLM
 	// does, SGLang and TensorRT-LLM do not).
 	Width, Height int
-	Turned        bool // width and height were swapped for EXIF
+	SidesSwapped  bool // width and height were swapped for EXIF
 }
 
 // Span is the place of one medium's replacement in the expanded prompt. It covers the whole replacement (wrapper, separator and
