@@ -9,9 +9,9 @@ import (
 
 // llama4 takes the least upscaling, or else the least downscaling, in float32.
 type llama4 struct {
-	tile, max         value
-	patch, downsample value
-	largest           value // resize_to_max_canvas
+	tile, max         setting
+	patch, downsample setting
+	largest           setting // resize_to_max_canvas
 }
 
 func (k llama4) bind(s *settings) counter {
@@ -93,7 +93,7 @@ func leastUpscaled(candidates [][2]int, w, h, size int) (cols, rows int) {
 // molmo (Molmo 2) tiles with overlapping crops. The margins are subtracted from the image before the canvas is chosen, in float32.
 // Overview and tiles are both laid out row by row.
 type molmo struct {
-	base, patch, pool, margins, max value
+	base, patch, pool, margins, max setting
 }
 
 func (k molmo) bind(s *settings) counter {
@@ -133,7 +133,7 @@ func (k molmo) bind(s *settings) counter {
 }
 
 // perceptionLM picks the canvas that covers the image with the least waste, or else the closest ratio (Perception LM).
-type perceptionLM struct{ tile, max, patch, pool, mode value }
+type perceptionLM struct{ tile, max, patch, pool, mode setting }
 
 func (k perceptionLM) bind(s *settings) counter {
 	tile, limit := s.small(k.tile, 1, 1<<16), s.small(k.max, 1, maxTiles)

@@ -14,7 +14,7 @@ func always(n int) counter {
 }
 
 // fixed is the same number of tokens for every image.
-type fixed struct{ n value }
+type fixed struct{ n setting }
 
 func (k fixed) bind(s *settings) counter {
 	n := s.small(k.n, 0, MaxTokens)
@@ -23,10 +23,10 @@ func (k fixed) bind(s *settings) counter {
 
 // square is (size/patch)² for every image, after a square resize or crop, plus the tokens that the encoder's strategy keeps.
 type square struct {
-	size, patch value
-	rate        value // nil = 1; a fraction such as "4/8"
+	size, patch setting
+	rate        setting // nil = 1; a fraction such as "4/8"
 	// strategy and extra: "default" drops one token, the class token if the encoder has one; "full" keeps all. nil: neither.
-	strategy, extra value
+	strategy, extra setting
 }
 
 func (k square) bind(s *settings) counter {
@@ -71,9 +71,9 @@ func (k square) class(s *settings) int {
 // anyres adds the unpadded canvas, with one newline token per row.
 type anyres struct {
 	square
-	pinpoints value
+	pinpoints setting
 	// aspect caps the canvas ("anyres_max_9": 9 times the overview). nil = no cap (LLaVA-NeXT).
-	aspect value
+	aspect setting
 }
 
 func (k anyres) bind(s *settings) counter {
@@ -144,8 +144,8 @@ func floorDiv(a, b float64) int {
 
 // panScan is Gemma 3's rule: 256 tokens, and on request as many again for each crop of a long image.
 type panScan struct {
-	tokens                          value
-	on, minCrop, maxCrops, minRatio value
+	tokens                          setting
+	on, minCrop, maxCrops, minRatio setting
 }
 
 func (k panScan) bind(s *settings) counter {

@@ -5,7 +5,7 @@ import "math"
 // Rules that only one line of models uses.
 
 // phi4 pads to a grid of 448 px crops and omits the padding (Phi-4 multimodal).
-type phi4 struct{ size, patch, crops value }
+type phi4 struct{ size, patch, crops setting }
 
 func (k phi4) bind(s *settings) counter {
 	size, patch, crops := s.small(k.size, 1, 1<<14), s.small(k.patch, 1, 1<<14), s.small(k.crops, 1, maxTiles)
@@ -34,7 +34,7 @@ func (k phi4) bind(s *settings) counter {
 }
 
 // splitLongest scales the longer side and cuts tiles (Idefics 3, SmolVLM).
-type splitLongest struct{ edge, tile, seqLen, split value }
+type splitLongest struct{ edge, tile, seqLen, split setting }
 
 func (k splitLongest) bind(s *settings) counter {
 	const most = 4096 // upstream MAX_IMAGE_SIZE
@@ -107,7 +107,7 @@ func slice(w, h, res, most int) (rows, cols int) {
 }
 
 // minicpm46 derives the sizes of overview and slices from the image's (MiniCPM-V 4.6).
-type minicpm46 struct{ res, max, patch, sliced, mode, ids value }
+type minicpm46 struct{ res, max, patch, sliced, mode, ids setting }
 
 func (k minicpm46) bind(s *settings) counter {
 	res, most, patch := s.small(k.res, 1, 1<<16), s.small(k.max, 1, maxTiles), s.small(k.patch, 1, 1<<14)
@@ -144,7 +144,7 @@ func (k minicpm46) bind(s *settings) counter {
 }
 
 // step3 slides a window over large images (Step 3).
-type step3 struct{ overview, tile, patches value }
+type step3 struct{ overview, tile, patches setting }
 
 func (k step3) bind(s *settings) counter {
 	const most = 3024

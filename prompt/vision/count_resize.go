@@ -14,14 +14,14 @@ func round(x float64) int { return int(math.RoundToEven(x)) }
 // smartResize roughly keeps the aspect ratio and keeps the area between min and max pixels. The order of the divisions is
 // upstream's and affects the result.
 type smartResize struct {
-	patch, merge value
+	patch, merge setting
 	// min and max pixels: from a bare setting or from size.shortest_edge and longest_edge, see bounds.
-	min, max value
+	min, max setting
 	frames   int // an image counts as this many video frames (GLM: 2), 0 = 1
 	grow     growRule
-	sizeOnly string // image processors with this prefix ignore min_pixels and max_pixels and read only size; "" = none
-	extra    int    // HunYuan: one token per row and this many at the end; 0 = none
-	longSide value  // MiniMax M3: a limit of the long side instead of the area
+	sizeOnly string  // image processors with this prefix ignore min_pixels and max_pixels and read only size; "" = none
+	extra    int     // HunYuan: one token per row and this many at the end; 0 = none
+	longSide setting // MiniMax M3: a limit of the long side instead of the area
 }
 
 // growRule says how sides shorter than one unit are enlarged.
@@ -77,10 +77,10 @@ func (k smartResize) bind(s *settings) counter {
 // bounds returns a pixel bound. A request's min_pixels or max_pixels wins, then its size (which must hold the key), then the file's
 // min_pixels or max_pixels, then the file's size, then the class default. With sizeOnly, min_pixels and max_pixels are ignored. A
 // null is not a value, and fails.
-func bounds(s *settings, edge, pixels string, sizeOnly bool, fallback value) int {
-	from := value{"image.size." + edge, "image.size." + pixels}
+func bounds(s *settings, edge, pixels string, sizeOnly bool, fallback setting) int {
+	from := setting{"image.size." + edge, "image.size." + pixels}
 	if !sizeOnly {
-		from = append(value{"image." + pixels}, from...)
+		from = append(setting{"image." + pixels}, from...)
 	}
 	for _, key := range []string{pixels, "size"} {
 		if v, given := s.kw[key]; given && v == nil && !(sizeOnly && key == pixels) {
@@ -94,13 +94,13 @@ func bounds(s *settings, edge, pixels string, sizeOnly bool, fallback value) int
 				s.fail("size: want shortest_edge and longest_edge, %s is missing", edge)
 				return 1
 			}
-			return s.int(value{"kw.size." + edge})
+			return s.int(setting{"kw.size." + edge})
 		}
 	}
 	return s.int(append(from, fallback...))
 }
 
-var doResize = value{"image.do_resize", "=true"}
+var doResize = setting{"image.do_resize", "=true"}
 
 // asIs counts an image that the processor is told not to resize. It fails if the sides are not multiples of a unit.
 func asIs(w, h, f int) (cols, rows int, err error) {
@@ -168,7 +168,7 @@ func fitLongSide(w, h, f, limit int) (cols, rows int, err error) {
 
 // fitLongest shrinks to a longest edge and counts patches, the last one of a row and column padded (Pixtral, Mistral 3).
 type fitLongest struct {
-	edge, patch, merge value
+	edge, patch, merge setting
 	nearest            bool // mistral-common rounds, the Hugging Face processor truncates
 	drops              bool // LightOnOCR's own processor drops a remainder smaller than a merged patch, vLLM counts it
 }
@@ -199,7 +199,7 @@ func (k fitLongest) bind(s *settings) counter {
 }
 
 // kimiK25 bounds the patches in total and on each side, then pads up.
-type kimiK25 struct{ patch, merge, limit, side, fixed value }
+type kimiK25 struct{ patch, merge, limit, side, fixed setting }
 
 func (k kimiK25) bind(s *settings) counter {
 	patch, merge := s.small(k.patch, 1, 1<<16), s.small(k.merge, 1, 1<<10)
@@ -225,7 +225,7 @@ func (k kimiK25) bind(s *settings) counter {
 }
 
 // softBudget fills a token budget while it keeps the aspect ratio (Gemma 4).
-type softBudget struct{ patch, pool, budget value }
+type softBudget struct{ patch, pool, budget setting }
 
 func (k softBudget) bind(s *settings) counter {
 	patch, pool, budget := s.small(k.patch, 1, 1<<16), s.small(k.pool, 1, 1<<10), s.small(k.budget, 1, MaxTokens)

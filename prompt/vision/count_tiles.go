@@ -56,10 +56,10 @@ func closeAndFull(candidates [][2]int, w, h, size int) (cols, rows int) {
 
 // tiles counts tiles, plus a thumbnail if there is more than one.
 type tiles struct {
-	size     value // side of a tile in pixels
-	min, max value
-	dynamic  value // switch; off means one tile. nil = always on
-	thumb    value // switch for the thumbnail. nil = always
+	size     setting // side of a tile in pixels
+	min, max setting
+	dynamic  setting // switch; off means one tile. nil = always on
+	thumb    setting // switch for the thumbnail. nil = always
 	perTile  perTile
 	choose   func(candidates [][2]int, w, h, size int) (cols, rows int) // nil = closestRatio
 	// grid: the layout has one run per tile; otherwise there is a single run.
@@ -68,11 +68,11 @@ type tiles struct {
 
 // perTile is the number of tokens of a tile: a setting, or computed from the encoder's patches and how many are merged.
 type perTile struct {
-	n     value
-	size  value // pixels of a side, nil = the tile's
-	patch value // pixels of a patch
-	times value // patches merged on each side, nil = 1
-	ratio value // downsample_ratio, a fraction of a side; nil = 1
+	n     setting
+	size  setting // pixels of a side, nil = the tile's
+	patch setting // pixels of a patch
+	times setting // patches merged on each side, nil = 1
+	ratio setting // downsample_ratio, a fraction of a side; nil = 1
 }
 
 func (p perTile) read(s *settings, size int) int {
@@ -138,7 +138,7 @@ func (k tiles) bind(s *settings) counter {
 // msac is H2OVL's two-scale cropping: a second tiling whose grid shares no factor with the first.
 type msac struct {
 	tiles
-	on value
+	on setting
 }
 
 func (k msac) bind(s *settings) counter {
@@ -168,11 +168,11 @@ func (k msac) bind(s *settings) counter {
 
 // deepseekOCR tiles images larger than one tile, in addition to an overview.
 type deepseekOCR struct {
-	size, base   value // tile and overview in pixels
-	patch, ratio value
-	min, max     value
+	size, base   setting // tile and overview in pixels
+	patch, ratio setting
+	min, max     setting
 	newlines     bool // one token per row of features (OCR, not OCR 2)
-	crop         value
+	crop         setting
 }
 
 func (k deepseekOCR) bind(s *settings) counter {
@@ -197,7 +197,7 @@ func (k deepseekOCR) bind(s *settings) counter {
 }
 
 // deepseekVL2 picks a canvas from the config's list. More than two images in a request turn tiling off.
-type deepseekVL2 struct{ candidates, size, patch, ratio value }
+type deepseekVL2 struct{ candidates, size, patch, ratio setting }
 
 func (k deepseekVL2) bind(s *settings) counter {
 	canvases := s.pairs(k.candidates)
@@ -229,9 +229,9 @@ func bestCanvas(canvases [][2]int, w, h int) [2]int {
 
 // lfm2 keeps small images whole at their own resolution and tiles large ones, with a thumbnail (LFM2-VL).
 type lfm2 struct {
-	factor, patch, minTokens, maxTokens value
-	tile, minTiles, maxTiles            value
-	split, thumb, tolerance             value
+	factor, patch, minTokens, maxTokens setting
+	tile, minTiles, maxTiles            setting
+	split, thumb, tolerance             setting
 }
 
 func (k lfm2) bind(s *settings) counter {
@@ -280,8 +280,8 @@ func (k lfm2) bind(s *settings) counter {
 
 // graniteDocling always makes tiles, at least one.
 type graniteDocling struct {
-	size, min, max, crop, seqLen, fine value
-	dense                              [4]value // max_patches, max_scale, min_aspect, max_aspect
+	size, min, max, crop, seqLen, fine setting
+	dense                              [4]setting // max_patches, max_scale, min_aspect, max_aspect
 }
 
 func (k graniteDocling) bind(s *settings) counter {

@@ -34,7 +34,7 @@ func renderFamilies() string {
 For each family: its models, how the tokens of an image follow from the model's directory, and the
 other names by which it is matched (` + "`architectures`, then `model_type`" + ` of config.json).
 For a fine-tune with a ` + "`model_type`" + ` of its own set ` +
-		"`vision_family`" + ` to the family's name; without it such a model is exact up to the first image.
+		"`vision_family`" + ` to the family's name.
 
 A setting is read from the first of these that has it: the request's ` + "`mm_processor_kwargs`" +
 		`, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" +
@@ -56,8 +56,13 @@ If something is missing, loading fails.
 		if rule := ruleOf(f.image.count); rule != "" {
 			fmt.Fprintf(&b, "%s. ", rule)
 		}
-		if f.note != "" {
-			fmt.Fprintf(&b, "*%s.* ", f.note)
+		notes := []string{f.note, ""}
+		if f.unbacked {
+			notes[1] = "no recorded case"
+		}
+		notes = slices.DeleteFunc(notes, func(note string) bool { return note == "" })
+		if len(notes) > 0 {
+			fmt.Fprintf(&b, "*%s.* ", strings.Join(notes, "; "))
 		}
 		var open []string
 		for i, e := range []*entry{f.image, f.video, f.audio} {
@@ -71,15 +76,15 @@ If something is missing, loading fails.
 		b.WriteString(strings.Join(matched, ", ") + "\n")
 	}
 	b.WriteString(`
-*Not* names what no rule counts: a request is read exactly up to the first such part, and [learned](fidelity.md#learned) from there on.
+*Not* names what no rule counts and is [learned](fidelity.md#learned).
 
-vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. [Comparisons](fidelity.md#comparisons) back these rules.
+vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. [Comparisons](fidelity.md#comparisons) back these rules, except where there is *no recorded case*.
 `)
 	return b.String()
 }
 
 // ruleOf describes how a family counts an image, with the names of its settings.
-func ruleOf(k kind) string {
+func ruleOf(k countRule) string {
 	switch k := k.(type) {
 	case llama4:
 		return "best fitting canvas, up to " + k.max.key() + " tiles"
@@ -141,7 +146,7 @@ func ruleOf(k kind) string {
 }
 
 // key returns the setting's usual name, for documentation.
-func (v value) key() string {
+func (v setting) key() string {
 	if len(v) == 0 {
 		return ""
 	}

@@ -51,9 +51,9 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 	}
 	plain := func(part []uint32) { b.out = append(b.out, part...) }
 	rest, err = place(items, rest, func(it *item) []uint32 { return it.targetIDs(m) }, plain, put)
-	var unknown *UndecidableError
+	var undecided *UndecidableError
 	switch {
-	case errors.As(err, &unknown):
+	case errors.As(err, &undecided):
 		return m.exactPrefix(b.out, base, spans), spans, err
 	case err != nil:
 		return dst, nil, err

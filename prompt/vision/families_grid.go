@@ -3,14 +3,14 @@ package vision
 // Families that resize to a grid of units, with one run of tokens per image.
 
 // The names of the Qwen line's tokens.
-var qwenNames = map[string]name{
+var qwenNames = map[string]tokenName{
 	"image": {attr: "image_token", text: "<|image_pad|>", id: "image_token_id"},
 	"video": {attr: "video_token", text: "<|video_pad|>", id: "video_token_id"},
 }
 
 // omniNames are those of its models with audio.
-func omniNames(image, video, audio string) map[string]name {
-	return map[string]name{
+func omniNames(image, video, audio string) map[string]tokenName {
+	return map[string]tokenName{
 		"image": {attr: "image_token", text: image, id: "image_token_id image_token_index"},
 		"video": {attr: "video_token", text: video, id: "video_token_id video_token_index"},
 		"audio": {attr: "audio_token", text: audio, id: "audio_token_id audio_token_index"},
@@ -19,8 +19,8 @@ func omniNames(image, video, audio string) map[string]name {
 
 // qwenResize is the rule with the defaults of Qwen2VLImageProcessor. Limits in a model's files win over them.
 var qwenResize = smartResize{
-	patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
-	min: value{"=3136"}, max: value{"=1003520"},
+	patch: setting{"image.patch_size", "=14"}, merge: setting{"image.merge_size", "=2"},
+	min: setting{"=3136"}, max: setting{"=1003520"},
 }
 
 var qwenFamilies = []family{
@@ -74,8 +74,8 @@ var qwenFamilies = []family{
 }
 
 var glmResize = smartResize{
-	patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
-	min: value{"=12544"}, max: value{"=11760000"}, frames: 2, grow: growBoth, sizeOnly: "Glm",
+	patch: setting{"image.patch_size", "=14"}, merge: setting{"image.merge_size", "=2"},
+	min: setting{"=12544"}, max: setting{"=11760000"}, frames: 2, grow: growBoth, sizeOnly: "Glm",
 }
 
 var gridFamilies = []family{
@@ -85,7 +85,7 @@ var gridFamilies = []family{
 			"GlmOcrForConditionalGeneration"},
 		types:      []string{"glm4v", "glm4v_moe", "glm46v", "glm_ocr"},
 		processors: []string{"Glm4vProcessor", "Glm46VProcessor", "GlmOcrProcessor", "Glm4vImageProcessor", "Glm46VImageProcessor"},
-		names:      map[string]name{"image": {attr: "image_token", text: "<|image|>", id: "image_token_id"}},
+		names:      map[string]tokenName{"image": {attr: "image_token", text: "<|image|>", id: "image_token_id"}},
 		image:      &entry{target: "{image}", id: "{image}", count: glmResize, put: "<|begin_of_image|>{image}<|end_of_image|>"},
 		video:      &entry{target: "<|begin_of_video|><|video|><|end_of_video|>"},
 	},
@@ -94,10 +94,10 @@ var gridFamilies = []family{
 		archs:      []string{"Ernie4_5_VLMoeForConditionalGeneration"},
 		types:      []string{"ernie4_5_vl_moe", "ernie4_5_vl", "ernie4_5_moe_vl"},
 		processors: []string{"Ernie4_5_VLMoeProcessor", "Ernie4_5_VLProcessor", "Ernie4_5_VLMoeImageProcessor"},
-		names:      map[string]name{"image": {text: "<|IMAGE_PLACEHOLDER|>", id: "im_patch_id image_token_id"}},
+		names:      map[string]tokenName{"image": {text: "<|IMAGE_PLACEHOLDER|>", id: "im_patch_id image_token_id"}},
 		image: &entry{target: "<|image@placeholder|>", targetHF: "{image}", id: "{image}",
-			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "image.spatial_conv_size", "=2"},
-				min: value{"=3136"}, max: value{"=4842768"}, sizeOnly: "Ernie4_5_VLMoe"},
+			count: smartResize{patch: setting{"image.patch_size", "=14"}, merge: setting{"image.merge_size", "image.spatial_conv_size", "=2"},
+				min: setting{"=3136"}, max: setting{"=4842768"}, sizeOnly: "Ernie4_5_VLMoe"},
 			put: "<|IMAGE_START|><|image@placeholder|><|IMAGE_END|>"},
 		video: &entry{target: "<|video@placeholder|>", put: "<|VIDEO_START|><|video@placeholder|><|VIDEO_END|>"},
 	},
@@ -106,10 +106,10 @@ var gridFamilies = []family{
 		archs:      []string{"PaddleOCRVLForConditionalGeneration"},
 		types:      []string{"paddleocr_vl"},
 		processors: []string{"PaddleOCRVLProcessor", "PaddleOCRVLImageProcessor"},
-		names:      map[string]name{"image": {attr: "image_token", text: "<|IMAGE_PLACEHOLDER|>", id: "image_token_id"}},
+		names:      map[string]tokenName{"image": {attr: "image_token", text: "<|IMAGE_PLACEHOLDER|>", id: "image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
-			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
-				min: value{"=147456"}, max: value{"=2359296"}, grow: growEach},
+			count: smartResize{patch: setting{"image.patch_size", "=14"}, merge: setting{"image.merge_size", "=2"},
+				min: setting{"=147456"}, max: setting{"=2359296"}, grow: growEach},
 			put: "<|IMAGE_START|>{image}<|IMAGE_END|>"},
 		facts: Facts{Conversation: "paddle-ocr"},
 	},
@@ -123,20 +123,21 @@ var gridFamilies = []family{
 	},
 	{
 		name: "dots_ocr", title: "dots.ocr",
-		archs: []string{"DotsOCRForCausalLM"},
-		types: []string{"dots_ocr"},
-		names: map[string]name{"image": {attr: "image_token", text: "<|imgpad|>", id: "image_token_id"}},
-		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|img|>{image}<|endofimg|>"},
+		archs:    []string{"DotsOCRForCausalLM"},
+		types:    []string{"dots_ocr"},
+		names:    map[string]tokenName{"image": {attr: "image_token", text: "<|imgpad|>", id: "image_token_id"}},
+		image:    &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|img|>{image}<|endofimg|>"},
+		unbacked: true,
 	},
 	{
 		name: "hunyuan_vl", title: "HunYuan-VL, HunyuanOCR",
 		archs:      []string{"HunYuanVLForConditionalGeneration", "HunyuanVLForConditionalGeneration"},
 		types:      []string{"hunyuan_vl"},
 		processors: []string{"HunYuanVLProcessor", "HunYuanVLImageProcessor"},
-		names:      map[string]name{"image": {attr: "image_token", text: "<image>", id: "image_token_id"}},
+		names:      map[string]tokenName{"image": {attr: "image_token", text: "<image>", id: "image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
-			count: smartResize{patch: value{"image.patch_size", "=16"}, merge: value{"image.merge_size", "=2"},
-				min: value{"=262144"}, max: value{"=4194304"}, extra: 2},
+			count: smartResize{patch: setting{"image.patch_size", "=16"}, merge: setting{"image.merge_size", "=2"},
+				min: setting{"=262144"}, max: setting{"=4194304"}, extra: 2},
 			put: "-"},
 	},
 	{
@@ -144,14 +145,14 @@ var gridFamilies = []family{
 		archs:      []string{"MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForConditionalGeneration"},
 		types:      []string{"minimax_m3_vl", "minimax_m3"},
 		processors: []string{"MiniMaxM3VLProcessor", "MiniMaxM3VLImageProcessor"},
-		names: map[string]name{
+		names: map[string]tokenName{
 			"image": {text: "]<]image[>[", id: "image_token_id image_token_index"},
 			"start": {text: "]<]start of image[>["},
 			"end":   {text: "]<]end of image[>["},
 		},
 		image: &entry{target: "{image}", id: "{image}",
-			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
-				min: value{"=3136"}, max: value{"=451584"}, longSide: value{"image.max_long_side_pixel"}},
+			count: smartResize{patch: setting{"image.patch_size", "=14"}, merge: setting{"image.merge_size", "=2"},
+				min: setting{"=3136"}, max: setting{"=451584"}, longSide: setting{"image.max_long_side_pixel"}},
 			layout: layout{begin: "{start}", end: "{end}"}},
 	},
 	{
@@ -166,10 +167,11 @@ var gridFamilies = []family{
 	{
 		name: "kimi_k3", title: "Kimi-K3",
 		archs: []string{"KimiK3ForConditionalGeneration"}, types: []string{"kimi_k3"}, processors: []string{"KimiK3Processor"},
-		names: kimiNames,
-		image: kimiEntry(), // no defaults: the limits must be in the files
-		video: &entry{target: "<|kimi_k25_video_placeholder|>"},
-		facts: Facts{PlaceholdersTouch: true},
+		names:    kimiNames,
+		image:    kimiEntry(), // no defaults: the limits must be in the files
+		video:    &entry{target: "<|kimi_k25_video_placeholder|>"},
+		facts:    Facts{PlaceholdersTouch: true},
+		unbacked: true,
 	},
 	{
 		name: "pixtral", title: "Pixtral and Mistral Small 3.1 on, Hugging Face files",
@@ -180,39 +182,39 @@ var gridFamilies = []family{
 		},
 		priority:   1,
 		processors: []string{"PixtralProcessor", "PixtralImageProcessor"},
-		names: map[string]name{
+		names: map[string]tokenName{
 			"image": {attr: "image_token", text: "[IMG]", id: "image_token_index image_token_id"},
 			"break": {attr: "image_break_token", text: "[IMG_BREAK]"},
 			"last":  {attr: "image_end_token", text: "[IMG_END]"},
 		},
 		image: &entry{target: "{image}", id: "{image}",
-			count: fitLongest{edge: value{"image.size.longest_edge", "config.vision_config.image_size", "=1024"},
-				patch: value{"processor.patch_size", "config.vision_config.patch_size", "=16"},
-				merge: value{"processor.spatial_merge_size", "config.spatial_merge_size", "=1"}},
+			count: fitLongest{edge: setting{"image.size.longest_edge", "config.vision_config.image_size", "=1024"},
+				patch: setting{"processor.patch_size", "config.vision_config.patch_size", "=16"},
+				merge: setting{"processor.spatial_merge_size", "config.spatial_merge_size", "=1"}},
 			layout: layout{rowSep: "{break}", end: "{last}"}, put: "-"},
 	},
 	{
 		name: "lighton_ocr", title: "LightOnOCR",
 		archs: []string{"LightOnOCRForConditionalGeneration", "LightOnOcrForConditionalGeneration"},
 		types: []string{"lighton_ocr"}, processors: []string{"LightOnOcrProcessor"}, priority: 2,
-		names: map[string]name{"image": {attr: "image_token", text: "<|image_pad|>", id: "image_token_id image_token_index"}},
+		names: map[string]tokenName{"image": {attr: "image_token", text: "<|image_pad|>", id: "image_token_id image_token_index"}},
 		image: &entry{target: "{image}", id: "{image}",
-			count: fitLongest{edge: value{"image.size.longest_edge", "config.vision_config.image_size"},
-				patch: value{"config.vision_config.patch_size", "processor.patch_size"},
-				merge: value{"config.spatial_merge_size", "processor.spatial_merge_size", "=1"}, drops: true}, put: "-"},
+			count: fitLongest{edge: setting{"image.size.longest_edge", "config.vision_config.image_size"},
+				patch: setting{"config.vision_config.patch_size", "processor.patch_size"},
+				merge: setting{"config.spatial_merge_size", "processor.spatial_merge_size", "=1"}, drops: true}, put: "-"},
 	},
 	{
 		name: "pixtral_native", title: "Pixtral and Mistral with vision, params.json and tekken.json",
 		types: []string{"pixtral_native"},
-		names: map[string]name{
+		names: map[string]tokenName{
 			"image": {text: "[IMG]", id: "image_token_id"},
 			"break": {text: "[IMG_BREAK]", id: "image_break_token_id"},
 			"last":  {text: "[IMG_END]", id: "image_end_token_id"},
 		},
 		image: &entry{target: "{image}", id: "{image}",
-			count: fitLongest{edge: value{"config.vision_config.max_image_size", "config.vision_config.image_size", "=1024"},
-				patch: value{"config.vision_config.patch_size"},
-				merge: value{"config.vision_config.spatial_merge_size", "=1"}, nearest: true},
+			count: fitLongest{edge: setting{"config.vision_config.max_image_size", "config.vision_config.image_size", "=1024"},
+				patch: setting{"config.vision_config.patch_size"},
+				merge: setting{"config.vision_config.spatial_merge_size", "=1"}, nearest: true},
 			layout: layout{rowSep: "{break}", end: "{last}"}, put: "-"},
 		note: "vLLM refuses images that EXIF turns by a quarter (500)",
 	},
@@ -220,30 +222,30 @@ var gridFamilies = []family{
 		name: "gemma4", title: "Gemma 4",
 		archs: []string{"Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"},
 		types: []string{"gemma4", "gemma4_unified"}, processors: []string{"Gemma4Processor", "Gemma4UnifiedProcessor", "Gemma4ImageProcessor"},
-		names: map[string]name{
+		names: map[string]tokenName{
 			"image": {attr: "image_token", text: "<|image|>", id: "image_token_id"},
 			"boi":   {attr: "boi_token", text: "<|image>", id: "boi_token_id"},
 			"eoi":   {attr: "eoi_token", text: "<image|>", id: "eoi_token_id"},
 		},
 		image: &entry{target: "{image}", id: "{image}",
-			count: softBudget{patch: value{"image.patch_size", "config.vision_config.patch_size", "=16"},
-				pool:   value{"image.pooling_kernel_size", "config.vision_config.pooling_kernel_size", "=3"},
-				budget: value{"kw.max_soft_tokens", "image.max_soft_tokens", "config.vision_config.default_output_length", "=280"}},
+			count: softBudget{patch: setting{"image.patch_size", "config.vision_config.patch_size", "=16"},
+				pool:   setting{"image.pooling_kernel_size", "config.vision_config.pooling_kernel_size", "=3"},
+				budget: setting{"kw.max_soft_tokens", "image.max_soft_tokens", "config.vision_config.default_output_length", "=280"}},
 			layout: layout{begin: "{boi}", end: "{eoi}"}, put: "<image_soft_token>"},
 		video: &entry{target: "<|video|>"},
 		audio: &entry{target: "<|audio|>", put: "<audio_soft_token>"},
 	},
 }
 
-var kimiNames = map[string]name{"image": {text: "<|media_pad|>", id: "media_placeholder_token_id image_token_id", loose: true}}
+var kimiNames = map[string]tokenName{"image": {text: "<|media_pad|>", id: "media_placeholder_token_id image_token_id", loose: true}}
 
 // kimiEntry uses the class defaults for the patch limits.
 func kimiEntry(defaults ...string) *entry {
-	k := kimiK25{patch: value{"image.patch_size", "image.media_proc_cfg.patch_size", "=14"},
-		merge: value{"image.merge_size", "image.merge_kernel_size", "image.media_proc_cfg.merge_kernel_size", "=2"},
-		limit: value{"image.max_patches", "image.media_proc_cfg.in_patch_limit"},
-		side:  value{"image.size.max_height", "image.media_proc_cfg.patch_limit_on_one_side"},
-		fixed: value{"image.media_proc_cfg.fixed_output_tokens"}}
+	k := kimiK25{patch: setting{"image.patch_size", "image.media_proc_cfg.patch_size", "=14"},
+		merge: setting{"image.merge_size", "image.merge_kernel_size", "image.media_proc_cfg.merge_kernel_size", "=2"},
+		limit: setting{"image.max_patches", "image.media_proc_cfg.in_patch_limit"},
+		side:  setting{"image.size.max_height", "image.media_proc_cfg.patch_limit_on_one_side"},
+		fixed: setting{"image.media_proc_cfg.fixed_output_tokens"}}
 	if len(defaults) == 2 {
 		k.limit, k.side = append(k.limit, defaults[0]), append(k.side, defaults[1])
 	}

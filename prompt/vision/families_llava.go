@@ -2,16 +2,16 @@ package vision
 
 // The LLaVA line and the families with a fixed number of tokens.
 
-var llavaNames = map[string]name{"image": {attr: "image_token", text: "<image>", id: "image_token_index image_token_id"}}
+var llavaNames = map[string]tokenName{"image": {attr: "image_token", text: "<image>", id: "image_token_index image_token_id"}}
 
 // llavaSquare is one square crop for a CLIP-like encoder.
 var llavaSquare = square{
-	size:  value{"image.crop_size.height", "image.crop_size", "image.size.height", "config.vision_config.image_size", "=224"},
-	patch: value{"processor.patch_size", "config.vision_config.patch_size"},
+	size:  setting{"image.crop_size.height", "image.crop_size", "image.size.height", "config.vision_config.image_size", "=224"},
+	patch: setting{"processor.patch_size", "config.vision_config.patch_size"},
 	// Encoders with a class token say so in num_additional_image_tokens; for older checkpoints, whose files lack it, it follows
 	// from the encoder's type.
-	strategy: value{"processor.vision_feature_select_strategy", "config.vision_feature_select_strategy", "=default"},
-	extra:    value{"processor.num_additional_image_tokens"},
+	strategy: setting{"processor.vision_feature_select_strategy", "config.vision_feature_select_strategy", "=default"},
+	extra:    setting{"processor.num_additional_image_tokens"},
 }
 
 var llavaFamilies = []family{
@@ -28,23 +28,23 @@ var llavaFamilies = []family{
 		processors: []string{"LlavaNextProcessor", "LlavaNextImageProcessor"},
 		names:      llavaNames,
 		image: &entry{target: "{image}", id: "{image}",
-			count: anyres{square: llavaSquare, pinpoints: value{"config.image_grid_pinpoints", "image.image_grid_pinpoints"}}},
+			count: anyres{square: llavaSquare, pinpoints: setting{"config.image_grid_pinpoints", "image.image_grid_pinpoints"}}},
 		facts: Facts{PlaceholdersFirst: true},
 	},
 	{
 		name: "llava_onevision", title: "LLaVA-OneVision",
 		archs: []string{"LlavaOnevisionForConditionalGeneration"}, types: []string{"llava_onevision"},
 		processors: []string{"LlavaOnevisionProcessor", "LlavaOnevisionImageProcessor"},
-		names: map[string]name{"image": llavaNames["image"],
+		names: map[string]tokenName{"image": llavaNames["image"],
 			"video": {attr: "video_token", text: "<video>", id: "video_token_index video_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
 			count: anyres{square: square{
-				size:     value{"image.size.height", "config.vision_config.image_size", "=384"},
-				patch:    value{"config.vision_config.patch_size", "=14"},
-				strategy: value{"processor.vision_feature_select_strategy", "config.vision_feature_select_strategy", "=full"},
-				extra:    value{"=0"}},
-				pinpoints: value{"image.image_grid_pinpoints", "config.image_grid_pinpoints"},
-				aspect:    value{"processor.vision_aspect_ratio", "config.vision_aspect_ratio", "=anyres_max_9"}}},
+				size:     setting{"image.size.height", "config.vision_config.image_size", "=384"},
+				patch:    setting{"config.vision_config.patch_size", "=14"},
+				strategy: setting{"processor.vision_feature_select_strategy", "config.vision_feature_select_strategy", "=full"},
+				extra:    setting{"=0"}},
+				pinpoints: setting{"image.image_grid_pinpoints", "config.image_grid_pinpoints"},
+				aspect:    setting{"processor.vision_aspect_ratio", "config.vision_aspect_ratio", "=anyres_max_9"}}},
 		video: &entry{target: "{video}", id: "{video}", put: "<video>"},
 	},
 	{
@@ -52,25 +52,25 @@ var llavaFamilies = []family{
 		archs: []string{"Granite4VisionForConditionalGeneration"}, types: []string{"granite4_vision"},
 		names: llavaNames,
 		image: &entry{target: "{image}", id: "{image}",
-			count: anyres{square: square{size: value{"config.vision_config.image_size"}, patch: value{"config.vision_config.patch_size"},
-				rate: value{"config.downsample_rate"}},
-				pinpoints: value{"config.image_grid_pinpoints", "image.image_grid_pinpoints"}}},
+			count: anyres{square: square{size: setting{"config.vision_config.image_size"}, patch: setting{"config.vision_config.patch_size"},
+				rate: setting{"config.downsample_rate"}},
+				pinpoints: setting{"config.image_grid_pinpoints", "image.image_grid_pinpoints"}}},
 		note: "rule read in vLLM, not run",
 	},
 	{
 		name: "gemma3", title: "Gemma 3, MedGemma",
 		archs: []string{"Gemma3ForConditionalGeneration"}, types: []string{"gemma3"},
 		processors: []string{"Gemma3Processor", "Gemma3ImageProcessor"},
-		names: map[string]name{
+		names: map[string]tokenName{
 			"image": {attr: "image_token", text: "<image_soft_token>", id: "image_token_index image_token_id"},
 			"boi":   {attr: "boi_token", text: "<start_of_image>", id: "boi_token_index boi_token_id"},
 			"eoi":   {attr: "eoi_token", text: "<end_of_image>", id: "eoi_token_index eoi_token_id"},
 		},
 		image: &entry{target: "{boi}", id: "{image}",
-			count: panScan{tokens: value{"processor.image_seq_length", "image.image_seq_length", "config.mm_tokens_per_image", "=256"},
+			count: panScan{tokens: setting{"processor.image_seq_length", "image.image_seq_length", "config.mm_tokens_per_image", "=256"},
 				// The default in the processor's call overrides the image processor's file.
-				on: value{"kw.do_pan_and_scan"}, minCrop: value{"kw.pan_and_scan_min_crop_size", "=256"},
-				maxCrops: value{"kw.pan_and_scan_max_num_crops", "=4"}, minRatio: value{"kw.pan_and_scan_min_ratio_to_activate", "=1.2"}},
+				on: setting{"kw.do_pan_and_scan"}, minCrop: setting{"kw.pan_and_scan_min_crop_size", "=256"},
+				maxCrops: setting{"kw.pan_and_scan_max_num_crops", "=4"}, minRatio: setting{"kw.pan_and_scan_min_ratio_to_activate", "=1.2"}},
 			layout: layout{tiledBegin: "Here is the original image ", mainFirst: true, mainBegin: "\n\n{boi}", mainEnd: "{eoi}\n\n",
 				between:   " and here are some crops to help you see better ",
 				tileBegin: "\n\n{boi}", tileEnd: "{eoi}\n\n", tileSep: " "}},
@@ -79,7 +79,7 @@ var llavaFamilies = []family{
 	{
 		name: "gemma3n", title: "Gemma 3n",
 		archs: []string{"Gemma3nForConditionalGeneration"}, types: []string{"gemma3n"}, processors: []string{"Gemma3nProcessor"},
-		names: map[string]name{
+		names: map[string]tokenName{
 			"image": {attr: "image_token", text: "<image_soft_token>", id: "image_token_id"},
 			"boi":   {attr: "boi_token", text: "<start_of_image>", id: "boi_token_id"},
 			"eoi":   {attr: "eoi_token", text: "<end_of_image>", id: "eoi_token_id"},
@@ -87,22 +87,22 @@ var llavaFamilies = []family{
 			"boa":   {attr: "boa_token", text: "<start_of_audio>", id: "boa_token_id"},
 			"eoa":   {attr: "eoa_token", text: "<end_of_audio>", id: "eoa_token_id"},
 		},
-		image: &entry{target: "{image}", id: "{image}", count: fixed{value{"processor.image_seq_length", "=256"}},
+		image: &entry{target: "{image}", id: "{image}", count: fixed{setting{"processor.image_seq_length", "=256"}},
 			layout: layout{begin: "\n\n{boi}", end: "{eoi}\n\n"}},
-		audio: &entry{target: "{audio}", id: "{audio}", count: fixed{value{"processor.audio_seq_length", "=188"}},
+		audio: &entry{target: "{audio}", id: "{audio}", count: fixed{setting{"processor.audio_seq_length", "=188"}},
 			layout: layout{begin: "\n\n{boa}", end: "{eoa}\n\n"}},
 		newlineMerge: true,
 	},
 	{
 		name: "paligemma", title: "PaliGemma, PaliGemma 2",
 		archs: []string{"PaliGemmaForConditionalGeneration"}, types: []string{"paligemma"}, processors: []string{"PaliGemmaProcessor"},
-		names: map[string]name{
+		names: map[string]tokenName{
 			"image": {attr: "image_token", text: "<image>", id: "image_token_index image_token_id"},
 			"bos":   {attr: "bos_token", text: "<bos>"},
 		},
 		image: &entry{prefix: "{bos}", id: "{image}",
-			count: square{size: value{"image.size.height", "config.vision_config.image_size"},
-				patch: value{"config.vision_config.patch_size", "=14"}},
+			count: square{size: setting{"image.size.height", "config.vision_config.image_size"},
+				patch: setting{"config.vision_config.patch_size", "=14"}},
 			layout: layout{end: "{bos}"}, put: "-"},
 		finishText: func(_ *Model, text string) string { return text + "\n" },
 	},
@@ -111,34 +111,36 @@ var llavaFamilies = []family{
 		archs:      []string{"DeepseekVLForConditionalGeneration", "DeepseekVLHybridForConditionalGeneration"},
 		types:      []string{"deepseek_vl", "deepseek_vl_hybrid"},
 		processors: []string{"DeepseekVLProcessor", "DeepseekVLHybridProcessor", "DeepseekVLImageProcessor"},
-		names:      map[string]name{"image": {attr: "image_token", text: "<image_placeholder>", id: "image_token_id"}},
-		image:      &entry{target: "{image}", id: "{image}", count: fixed{value{"processor.num_image_tokens", "=576"}}},
+		names:      map[string]tokenName{"image": {attr: "image_token", text: "<image_placeholder>", id: "image_token_id"}},
+		image:      &entry{target: "{image}", id: "{image}", count: fixed{setting{"processor.num_image_tokens", "=576"}}},
 	},
 	{
 		name: "janus", title: "Janus, Janus-Pro",
 		archs: []string{"JanusForConditionalGeneration"}, types: []string{"janus"},
 		processors: []string{"JanusProcessor", "JanusImageProcessor"},
-		names: map[string]name{
+		names: map[string]tokenName{
 			"image": {attr: "image_token", text: "<image_placeholder>", id: "image_token_id"},
 			"boi":   {attr: "boi_token", text: "<begin_of_image>"},
 			"eoi":   {attr: "eoi_token", text: "<end_of_image>"},
 		},
-		image: &entry{target: "{image}", id: "{image}", count: fixed{value{"processor.num_image_tokens", "=576"}},
+		image: &entry{target: "{image}", id: "{image}", count: fixed{setting{"processor.num_image_tokens", "=576"}},
 			layout: layout{begin: "{boi}", end: "{eoi}"}},
 	},
 	{
 		name: "aria", title: "Aria",
 		archs: []string{"AriaForConditionalGeneration"}, types: []string{"aria"},
-		names: map[string]name{"image": {attr: "image_token", text: "<|img|>", id: "image_token_index"}},
-		image: &entry{target: "{image}", id: "{image}", count: largestQuery{value{"config.projector_patch_to_query_dict"}},
+		names: map[string]tokenName{"image": {attr: "image_token", text: "<|img|>", id: "image_token_index"}},
+		image: &entry{target: "{image}", id: "{image}", count: largestQuery{setting{"config.projector_patch_to_query_dict"}},
 			put: "<|fim_prefix|>{image}<|fim_suffix|>"},
-		note: "vLLM only: the Hugging Face processor splits large images",
+		note:     "vLLM only: the Hugging Face processor splits large images",
+		unbacked: true,
 	},
 	{
 		name: "blip2", title: "BLIP-2",
 		archs: []string{"Blip2ForConditionalGeneration"}, types: []string{"blip-2"},
-		names: map[string]name{"image": {text: "<image>", id: "image_token_index"}},
-		image: &entry{id: "{image}", count: fixed{value{"config.num_query_tokens"}}, put: "-"},
-		note:  "vLLM only",
+		names:    map[string]tokenName{"image": {text: "<image>", id: "image_token_index"}},
+		image:    &entry{id: "{image}", count: fixed{setting{"config.num_query_tokens"}}, put: "-"},
+		note:     "vLLM only",
+		unbacked: true,
 	},
 }

@@ -13,12 +13,12 @@ var otherFamilies = []family{
 	{
 		name: "phi4mm", title: "Phi-4-multimodal (original repository)",
 		archs: []string{"Phi4MMForCausalLM"}, types: []string{"phi4mm"}, processors: []string{"Phi4MMProcessor"},
-		names: map[string]name{
+		names: map[string]tokenName{
 			"image": {text: "<|endoftext10|>"},
 			"audio": {text: "<|endoftext11|>"},
 		},
 		image: &entry{target: "<|image_{k}|>", id: "{image}",
-			count: phi4{size: value{"=448"}, patch: value{"=14"}, crops: value{"image.dynamic_hd", "=36"}}},
+			count: phi4{size: setting{"=448"}, patch: setting{"=14"}, crops: setting{"image.dynamic_hd", "=36"}}},
 		audio: &entry{target: "<|audio_{k}|>", id: "{audio}"},
 		facts: Facts{Conversation: "phi-4-mm"},
 	},
@@ -26,21 +26,22 @@ var otherFamilies = []family{
 		name: "phi4_multimodal", title: "Phi-4-multimodal (transformers)",
 		archs: []string{"Phi4MultimodalForCausalLM"}, types: []string{"phi4_multimodal"},
 		processors: []string{"Phi4MultimodalProcessor", "Phi4MultimodalImageProcessor"},
-		names:      map[string]name{"image": {attr: "image_token", text: "<|image|>", id: "vision_config.image_token_id image_token_id"}},
+		names:      map[string]tokenName{"image": {attr: "image_token", text: "<|image|>", id: "vision_config.image_token_id image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
-			count: phi4{size: value{"image.size.height", "=448"}, patch: value{"image.patch_size", "=14"}, crops: value{"image.dynamic_hd", "=36"}}},
+			count: phi4{size: setting{"image.size.height", "=448"}, patch: setting{"image.patch_size", "=14"},
+				crops: setting{"image.dynamic_hd", "=36"}}},
 		audio: &entry{target: "<|audio|>"},
 	},
 	{
 		name: "deepseek_vl_v2", title: "DeepSeek-VL2",
 		archs: []string{"DeepseekVLV2ForCausalLM"}, types: []string{"deepseek_vl_v2"}, processors: []string{"DeepseekVLV2Processor"},
-		names: map[string]name{"image": {attr: "image_token", text: "<image>"}},
+		names: map[string]tokenName{"image": {attr: "image_token", text: "<image>"}},
 		when:  func(s *settings) bool { return !deepseekOCRArch(s) },
 		image: &entry{target: "{image}", id: "{image}",
-			count: deepseekVL2{candidates: value{"processor.candidate_resolutions", "image.candidate_resolutions", "config.candidate_resolutions"},
-				size:  value{"config.vision_config.image_size", "=384"},
-				patch: value{"processor.patch_size", "image.patch_size", "config.vision_config.patch_size", "=14"},
-				ratio: value{"processor.downsample_ratio", "image.downsample_ratio", "=2"}}},
+			count: deepseekVL2{candidates: setting{"processor.candidate_resolutions", "image.candidate_resolutions", "config.candidate_resolutions"},
+				size:  setting{"config.vision_config.image_size", "=384"},
+				patch: setting{"processor.patch_size", "image.patch_size", "config.vision_config.patch_size", "=14"},
+				ratio: setting{"processor.downsample_ratio", "image.downsample_ratio", "=2"}}},
 		facts: Facts{Conversation: "deepseek-vl2"},
 	},
 	{
@@ -48,10 +49,10 @@ var otherFamilies = []family{
 		archs: []string{"DeepseekOCRForCausalLM"}, types: []string{"deepseek_ocr", "DeepseekOCR", "deepseek_vl_v2"},
 		processors: []string{"DeepseekOCRProcessor"},
 		when:       func(s *settings) bool { return s.config["model_type"] != "deepseek_vl_v2" || deepseekOCRArch(s) },
-		names:      map[string]name{"image": {attr: "image_token", text: "<image>"}},
+		names:      map[string]tokenName{"image": {attr: "image_token", text: "<image>"}},
 		image: &entry{target: "{image}", id: "{image}",
-			count: deepseekOCR{size: value{"=640"}, base: value{"=1024"}, patch: value{"=16"}, ratio: value{"=4"},
-				min: value{"=2"}, max: value{"=6"}, newlines: true}},
+			count: deepseekOCR{size: setting{"=640"}, base: setting{"=1024"}, patch: setting{"=16"}, ratio: setting{"=4"},
+				min: setting{"=2"}, max: setting{"=6"}, newlines: true}},
 		factsOf: map[string]Facts{"deepseek_vl_v2": {Conversation: "deepseek-vl2"}},
 		note:    "fixed to the engine's Gundam mode, as in vLLM",
 	},
@@ -59,33 +60,34 @@ var otherFamilies = []family{
 		name: "deepseek_ocr2", title: "DeepSeek-OCR 2",
 		archs: []string{"DeepseekOCR2ForCausalLM", "DeepseekOcr2ForConditionalGeneration"}, types: []string{"deepseek_ocr2", "deepseek_ocr_2"},
 		processors: []string{"DeepseekOcr2Processor", "DeepseekOcr2ImageProcessor"},
-		names:      map[string]name{"image": {attr: "image_token", text: "<image>", id: "image_token_id"}},
+		names:      map[string]tokenName{"image": {attr: "image_token", text: "<image>", id: "image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
-			count: deepseekOCR{size: value{"processor.tile_size", "image.tile_size", "=768"},
-				base:  value{"processor.size.height", "image.size.height", "=1024"},
-				patch: value{"processor.patch_size", "=16"}, ratio: value{"processor.downsample_ratio", "=4"},
-				min: value{"processor.min_patches", "=2"}, max: value{"processor.max_patches", "=6"},
-				crop: value{"processor.crop_to_patches", "=true"}}},
+			count: deepseekOCR{size: setting{"processor.tile_size", "image.tile_size", "=768"},
+				base:  setting{"processor.size.height", "image.size.height", "=1024"},
+				patch: setting{"processor.patch_size", "=16"}, ratio: setting{"processor.downsample_ratio", "=4"},
+				min: setting{"processor.min_patches", "=2"}, max: setting{"processor.max_patches", "=6"},
+				crop: setting{"processor.crop_to_patches", "=true"}}},
 	},
 	{
 		name: "perception_lm", title: "Perception LM",
 		archs: []string{"PerceptionLMForConditionalGeneration"}, types: []string{"perception_lm"},
 		processors: []string{"PerceptionLMProcessor", "PerceptionLMImageProcessor"},
-		names:      map[string]name{"image": {attr: "image_token", text: "<|image|>", id: "image_token_id"}},
+		names:      map[string]tokenName{"image": {attr: "image_token", text: "<|image|>", id: "image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
-			count: perceptionLM{tile: value{"image.tile_size", "=448"}, max: value{"image.max_num_tiles", "=36"},
-				patch: value{"processor.patch_size", "config.vision_config.patch_size"}, pool: value{"processor.pooling_ratio", "=2"},
-				mode: value{"image.vision_input_type", "=thumb+tile"}}},
+			count: perceptionLM{tile: setting{"image.tile_size", "=448"}, max: setting{"image.max_num_tiles", "=36"},
+				patch: setting{"processor.patch_size", "config.vision_config.patch_size"}, pool: setting{"processor.pooling_ratio", "=2"},
+				mode: setting{"image.vision_input_type", "=thumb+tile"}}},
 		video: &entry{target: "<|video|>"},
 	},
 	{
 		name: "molmo2", title: "Molmo 2",
 		archs: []string{"Molmo2ForConditionalGeneration"}, types: []string{"molmo2"}, processors: []string{"Molmo2Processor",
 			"Molmo2ImageProcessor"},
-		names: map[string]name{"image": {attr: "image_token", text: "<|image|>"}, "patch": {text: "<im_patch>", id: "image_patch_id"}},
+		names: map[string]tokenName{"image": {attr: "image_token", text: "<|image|>"}, "patch": {text: "<im_patch>", id: "image_patch_id"}},
 		image: &entry{target: "{image}", id: "{patch}",
-			count: molmo{base: value{"image.size.height", "=378"}, patch: value{"image.patch_size", "=14"}, pool: value{"image.pooling_size", "=2"},
-				margins: value{"image.overlap_margins"}, max: value{"image.max_crops", "=8"}},
+			count: molmo{base: setting{"image.size.height", "=378"}, patch: setting{"image.patch_size", "=14"},
+				pool:    setting{"image.pooling_size", "=2"},
+				margins: setting{"image.overlap_margins"}, max: setting{"image.max_crops", "=8"}},
 			layout:  layout{need: []string{"<im_start>", "<im_end>", "<im_col>", "<low_res_im_start>"}},
 			arrange: molmo2Rows},
 		video: &entry{target: "<|video|>"},
@@ -113,10 +115,10 @@ func deepseekOCRArch(s *settings) bool {
 func molmo2Rows(b *builder, g grid) {
 	s := *b.m.settings // a copy, because reading may record an error
 	use := func(key string, def bool) bool {
-		if v, _ := s.find(value{"processor." + key}); v == nil {
+		if v, _ := s.find(setting{"processor." + key}); v == nil {
 			return def
 		}
-		return s.bool(value{"processor." + key})
+		return s.bool(setting{"processor." + key})
 	}
 	col, overviewCol, start := "", "", "<im_start>"
 	if use("image_use_col_tokens", true) {
@@ -174,7 +176,7 @@ func numbered(target string, k int) string {
 }
 
 // idefics2 is one run, or five with splitting enabled.
-type idefics2 struct{ seqLen, split value }
+type idefics2 struct{ seqLen, split setting }
 
 func (k idefics2) bind(s *settings) counter {
 	n := s.small(k.seqLen, 1, 1<<16)
@@ -209,7 +211,7 @@ func idefics2Text(m *Model, text string) string {
 }
 
 // largestQuery takes the largest entry of a table (Aria).
-type largestQuery struct{ table value }
+type largestQuery struct{ table setting }
 
 func (k largestQuery) bind(s *settings) counter {
 	found, place := s.find(k.table)

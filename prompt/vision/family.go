@@ -20,7 +20,7 @@ type family struct {
 	when       func(*settings) bool // an additional condition, nil = none
 	priority   int                  // among several matches the highest wins
 
-	names map[string]name // tokens that the layouts write as {key}
+	names map[string]tokenName // tokens that the layouts write as {key}
 
 	image, video, audio *entry
 
@@ -41,6 +41,8 @@ type family struct {
 	factsOf map[string]Facts // except for these
 
 	note string // what is known to be inexact, for docs/families.md
+	// unbacked: testdata has no case; the rule was read in an engine's source.
+	unbacked bool
 }
 
 // Facts are what engines do for a model type besides the tokens of its media.
@@ -55,9 +57,9 @@ type Facts struct {
 	ProcessorClass, WrapperClass string
 }
 
-// name says where a token's text comes from: an attribute of the tokenizer or processor files, else a fixed text. The id in
+// tokenName says where a token's text comes from: an attribute of the tokenizer or processor files, else a fixed text. The id in
 // config.json must agree, unless the engine ignores it.
-type name struct {
+type tokenName struct {
 	attr string // key in processor_config.json and tokenizer_config.json
 	text string // the usual string
 	id   string // keys in config.json holding the id, separated by spaces
@@ -72,17 +74,18 @@ type entry struct {
 	targetHF string // if the Hugging Face processor uses another one
 	prefix   string
 
-	id      string // the token at the embedding positions
-	count   kind   // nil: what the medium becomes is not computed, and the prompt is known up to it
-	layout  layout
+	id      string               // the token at the embedding positions
+	count   countRule            // nil: what the medium becomes is not computed, and the prompt is known up to it
+	layout  layout               // what replaces target: all of it is in the span
 	arrange func(*builder, grid) // instead of the layout's own order
 
-	// put is what vLLM inserts into "string" content; {k} as above. "-" means that nothing is inserted.
+	// put is what vLLM inserts into "string" content: target with what the chat template prints around it; {k} as above. "" means target,
+	// "-" that nothing is inserted. What the processor writes around the tokens belongs in layout.
 	put string
 }
 
-// kind is a count rule before its settings are known. bind reads them; errors go to s.err.
-type kind interface{ bind(s *settings) counter }
+// countRule counts a medium's tokens before its settings are known. bind reads them; errors go to s.err.
+type countRule interface{ bind(s *settings) counter }
 
 // counter turns an image's size into a grid. items is the number of images in the request.
 type counter func(width, height, items int) (grid, error)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // TestOneEntryMakesAFamily: one entry defines a family: recognition by files, count and layout of images, placeholder, and the
@@ -12,8 +14,8 @@ import (
 func TestOneEntryMakesAFamily(t *testing.T) {
 	with := append(families(), &family{
 		name: "unicorn_vl", title: "Unicorn-VL", archs: []string{"UnicornForConditionalGeneration"}, types: []string{"unicorn_vl"},
-		names: map[string]name{"image": {text: "<unicorn>", id: "image_token_id"}},
-		image: &entry{target: "{image}", id: "{image}", count: square{size: value{"image.size"}, patch: value{"image.patch_size"}},
+		names: map[string]tokenName{"image": {text: "<unicorn>", id: "image_token_id"}},
+		image: &entry{target: "{image}", id: "{image}", count: square{size: setting{"image.size"}, patch: setting{"image.patch_size"}},
 			layout: layout{begin: "<horn>", end: "</horn>"}, put: "{image}\n"},
 		facts: Facts{PlaceholdersFirst: true, Conversation: "chatml"},
 	})
@@ -64,5 +66,42 @@ func TestFamilyByName(t *testing.T) {
 	if FactsOf("acme_vl", "qwen3_vl").ProcessorClass == "" || FactsOf("acme_vl", "") != (Facts{}) ||
 		FactsOf("qwen3_5", "qwen3_vl").ProcessorClass != "" {
 		t.Error("facts of a type that is not known are those of the family that is named")
+	}
+}
+
+// TestEveryFamilyHasACase: what testdata holds of each family's images, by a directory that selects the family. One without a case says
+// so in docs/families.md.
+func TestEveryFamilyHasACase(t *testing.T) {
+	cases := map[string]int{}
+	var counts []struct{ Rule, Reject string }
+	golden.JSON(t, &counts, "testdata/image_tokens.json.gz")
+	for _, r := range counts {
+		if _, ok := ruleDirs[r.Rule]; ok && r.Reject == "" {
+			m, _ := loadRule(t, r.Rule, vllm)
+			cases[m.Family()]++
+		}
+	}
+	for _, file := range []string{"processor_counts.json.gz", "processor_prompts.json.gz"} {
+		eachProcessor(t, file, func(_ processorFamily, rows []processorRow, _ map[string]bool, m *Model, _ *stubTokens) {
+			cases[m.Family()] += len(rows)
+		})
+	}
+	random := readRandom(t)
+	seen := map[string]bool{}
+	for i, r := range random.Rows {
+		if r.Error != "" || seen[r.Fam] {
+			continue
+		}
+		m, _, err := random.load(i)
+		if err != nil {
+			t.Fatalf("%s: %v", r.Fam, err)
+		}
+		seen[r.Fam] = true
+		cases[m.Family()]++
+	}
+	for _, f := range families() {
+		if counted := f.image.count != nil; counted && (cases[f.name] == 0) != f.unbacked || !counted && f.unbacked {
+			t.Errorf("%s: %d recorded cases, unbacked: %v; CONTRIBUTING.md says how to add one", f.name, cases[f.name], f.unbacked)
+		}
 	}
 }

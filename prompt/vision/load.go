@@ -86,7 +86,7 @@ func (m *Model) bindIDs() error {
 		}
 	}
 	if m.fam.outOfVocab && m.settings.reading.OutOfVocab {
-		vocab := m.settings.int(value{"config.vocab_size", "config.text_config.vocab_size"})
+		vocab := m.settings.int(setting{"config.vocab_size", "config.text_config.vocab_size"})
 		if m.settings.err != nil {
 			return m.lacks("%v", m.settings.err)
 		}

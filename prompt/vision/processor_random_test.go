@@ -8,40 +8,58 @@ import (
 	"github.com/sightline-router/sightline/lab/golden"
 )
 
+// randomRow is a directory with random settings, a prompt, and what the processor made of it.
+type randomRow struct {
+	Fam, Text, Error string
+	Cfg, Pk, Config  obj // preprocessor_config.json, processor_config.json, config.json
+	Kw               Kwargs
+	Sizes            [][2]int
+	RLE              rle
+}
+
+type randomFamily struct {
+	Typ, Proc, IP string
+	Tok           obj
+	Specials      []string
+}
+
+type randomCases struct {
+	Families map[string]randomFamily
+	Rows     []randomRow
+}
+
+func readRandom(t *testing.T) (rec randomCases) {
+	golden.JSON(t, &rec, "testdata/processor_random.json.gz")
+	return rec
+}
+
+// load reads the directory of row i.
+func (rec *randomCases) load(i int) (*Model, *stubTokens, error) {
+	r := rec.Rows[i]
+	f := rec.Families[r.Fam]
+	stub := newStub(append([]string{"\n\n"}, f.Specials...)...)
+	image := merged(r.Cfg, obj{"processor_class": f.Proc, "image_processor_type": f.IP})
+	files := obj{"config.json": merged(r.Config, obj{"model_type": f.Typ}), "tokenizer_config.json": f.Tok,
+		"preprocessor_config.json": image, "processor_config.json": merged(r.Pk, nil)}
+	if i%3 == 0 {
+		files["preprocessor_config.json"] = obj{"patch_size": 1, "max_patches": 1} // ignored because of the nested one
+		files["processor_config.json"] = merged(r.Pk, obj{"image_processor": image})
+	}
+	m, err := Load(dir(files), stub, Options{Reading: transformers})
+	return m, stub, err
+}
+
 // TestProcessorRandom: random settings in a directory's files, random image sizes, one to three images, random kwargs, compared
 // with what the processors of transformers 5.23.0 make of the prompt, or with their failure. A sample of 9,000 compared cases.
 func TestProcessorRandom(t *testing.T) {
-	var rec struct {
-		Families map[string]struct {
-			Typ, Proc, IP string
-			Tok           obj
-			Specials      []string
-		}
-		Rows []struct {
-			Fam, Text, Error string
-			Cfg, Pk, Config  obj // preprocessor_config.json, processor_config.json, config.json
-			Kw               Kwargs
-			Sizes            [][2]int
-			RLE              rle
-		}
-	}
-	golden.JSON(t, &rec, "testdata/processor_random.json.gz")
+	rec := readRandom(t)
 	fails := 0
 	for i, r := range rec.Rows {
-		f := rec.Families[r.Fam]
 		special := map[string]bool{}
-		for _, n := range f.Specials {
+		for _, n := range rec.Families[r.Fam].Specials {
 			special[n] = true
 		}
-		stub := newStub(append([]string{"\n\n"}, f.Specials...)...)
-		image := merged(r.Cfg, obj{"processor_class": f.Proc, "image_processor_type": f.IP})
-		files := obj{"config.json": merged(r.Config, obj{"model_type": f.Typ}), "tokenizer_config.json": f.Tok,
-			"preprocessor_config.json": image, "processor_config.json": merged(r.Pk, nil)}
-		if i%3 == 0 {
-			files["preprocessor_config.json"] = obj{"patch_size": 1, "max_patches": 1} // ignored because of the nested one
-			files["processor_config.json"] = merged(r.Pk, obj{"image_processor": image})
-		}
-		m, err := Load(dir(files), stub, Options{Reading: transformers})
+		m, stub, err := rec.load(i)
 		var ids []uint32
 		if err == nil {
 			ids, _, err = m.ExpandText(nil, r.Text, mediaOf(r.Sizes), r.Kw)

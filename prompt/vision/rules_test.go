@@ -142,11 +142,11 @@ func TestCounts(t *testing.T) {
 		Reject       string
 	}
 	golden.JSON(t, &rows, "testdata/image_tokens.json.gz")
-	models, learned := map[string]*Model{}, 0
+	models, byFormula := map[string]*Model{}, 0
 	for _, r := range rows {
 		switch r.Rule {
 		case "phi3v_c4", "phi3v_c16", "kimi_vl", "glm4v_9b", "minicpmv26", "molmo": // by formula, never compared with a processor
-			learned++
+			byFormula++
 			continue
 		}
 		m := models[r.Rule]
@@ -168,5 +168,5 @@ func TestCounts(t *testing.T) {
 			t.Errorf("%s %dx%d: want %d embeds of %d tokens, have %d of %d, %v", r.Rule, r.W, r.H, r.Embed, r.Total, embed, total, err)
 		}
 	}
-	t.Logf("%d rows of %d rules; %d of families without a rule, which are learned", len(rows)-learned, len(models), learned)
+	t.Logf("%d rows of %d rules; %d of families without a rule, which are learned", len(rows)-byFormula, len(models), byFormula)
 }

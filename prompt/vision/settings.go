@@ -24,7 +24,7 @@ func ParseKwargs(raw []byte) (Kwargs, error) {
 	return k, nil
 }
 
-// value names a setting and the places where it may be found; the first hit wins:
+// setting is the places where the value of a setting may be found; the first hit wins:
 //
 //	image.KEY      mm_processor_kwargs (request, then server), then the image
 //	               processor's own file
@@ -35,7 +35,7 @@ func ParseKwargs(raw []byte) (Kwargs, error) {
 //
 // KEY may be dotted. A JSON null counts as absent. A class default of the image processor applies only if there is a processor file
 // at all, since the engine does not start without one.
-type value []string
+type setting []string
 
 // settings are the files of a directory, overridden by the kwargs.
 type settings struct {
@@ -84,7 +84,7 @@ func dig(m map[string]any, path string) any {
 }
 
 // find returns the first hit of v and where it was found.
-func (s *settings) find(v value) (any, string) {
+func (s *settings) find(v setting) (any, string) {
 	for _, place := range v {
 		if lit, ok := strings.CutPrefix(place, "="); ok {
 			if !s.hasFile && v.fromImage() {
@@ -122,7 +122,7 @@ func (s *settings) scope(name string) [2]map[string]any {
 }
 
 // fromImage reports whether v is looked up in the image processor's file and nowhere else in the directory.
-func (v value) fromImage() bool {
+func (v setting) fromImage() bool {
 	image := false
 	for _, place := range v {
 		switch {
@@ -135,7 +135,7 @@ func (v value) fromImage() bool {
 	return image
 }
 
-func (s *settings) missing(v value) {
+func (s *settings) missing(v setting) {
 	if !s.hasFile && v.fromImage() {
 		s.fail("needs %s, but there is neither preprocessor_config.json nor an image_processor in processor_config.json", v)
 		return
@@ -143,12 +143,12 @@ func (s *settings) missing(v value) {
 	s.fail("needs a value for %s, found none", v)
 }
 
-func (v value) String() string {
+func (v setting) String() string {
 	return strings.Join(v, " or ")
 }
 
 // float reads a number. If it is absent or not a number, that is an error.
-func (s *settings) float(v value) float64 {
+func (s *settings) float(v setting) float64 {
 	found, place := s.find(v)
 	if found == nil {
 		s.missing(v)
@@ -180,11 +180,11 @@ func number(v any) (float64, bool) {
 const maxSetting = 1 << 40
 
 // int reads a positive integer.
-func (s *settings) int(v value) int { return s.small(v, 1, maxSetting) }
+func (s *settings) int(v setting) int { return s.small(v, 1, maxSetting) }
 
 // small reads an integer from lo to hi: tile counts and the like, which bound loops and tables. A list of equal numbers and a
 // {"height","width"} pair of equal sides count as one number.
-func (s *settings) small(v value, lo, hi int) int {
+func (s *settings) small(v setting, lo, hi int) int {
 	found, place := s.find(v)
 	switch t := found.(type) {
 	case nil:
@@ -208,7 +208,7 @@ func (s *settings) small(v value, lo, hi int) int {
 }
 
 // bool reads a switch; absent is false.
-func (s *settings) bool(v value) bool {
+func (s *settings) bool(v setting) bool {
 	found, place := s.find(v)
 	switch t := found.(type) {
 	case nil:
@@ -223,7 +223,7 @@ func (s *settings) bool(v value) bool {
 }
 
 // text reads a string; absent is "".
-func (s *settings) text(v value) string {
+func (s *settings) text(v setting) string {
 	found, place := s.find(v)
 	switch t := found.(type) {
 	case nil:
@@ -238,7 +238,7 @@ func (s *settings) text(v value) string {
 }
 
 // pairs reads a list of [a, b] integers, at most 1024 of them.
-func (s *settings) pairs(v value) [][2]int {
+func (s *settings) pairs(v setting) [][2]int {
 	found, place := s.find(v)
 	if found == nil {
 		s.missing(v)

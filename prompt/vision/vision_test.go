@@ -91,8 +91,8 @@ func TestRefusals(t *testing.T) {
 	// A medium that cannot be counted leaves the exact prefix.
 	ids, spans, err := m.Expand(nil, tok.EncodeText(nil, "a<|image_pad|>bc<|video_pad|>d"),
 		[]Media{{Width: 56, Height: 56}, {Modality: "video", Width: 64, Height: 64}}, nil)
-	var unknown *UndecidableError
-	if !errors.As(err, &unknown) || unknown.Modality != "video" || len(ids) != 1+4+2 || len(spans) != 1 {
+	var undecided *UndecidableError
+	if !errors.As(err, &undecided) || undecided.Modality != "video" || len(ids) != 1+4+2 || len(spans) != 1 {
 		t.Errorf("video: %v, %d ids, %v", err, len(ids), spans)
 	}
 }
