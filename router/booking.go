@@ -280,7 +280,7 @@ func (x *planner) setSession(class int) {
 	named := x.mem.blocks[class].class.sessions
 	if !x.steers {
 		named = slices.ContainsFunc(x.model.classes, func(c servedClass) bool { return c.sessions })
-	} else if x.reading(class).err != nil && !x.learns(class) {
+	} else if x.reading(class).err != nil && !x.recalls(class) {
 		return
 	}
 	x.session = sessionOf(x.mem.req.Fields, x.req.Session)

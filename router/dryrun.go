@@ -20,7 +20,7 @@ type Considered struct {
 }
 
 // Consider decides as Decide would at this moment, without effects: nothing is booked, counted, predicted or audited, and no
-// worker gets its trial. It returns at most most workers: the cheapest ones first, then those that could not be chosen.
+// worker gets its trial. Only caches see it: of images, and of what is remembered, by what was used last. It returns at most most workers: the cheapest ones first, then those that could not be chosen.
 func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
 	x := r.newPlanner(req, &r.dry, 0, new(scratch))
 	r.decide(ctx, x)

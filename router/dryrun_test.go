@@ -172,3 +172,23 @@ func TestConsiderChangesNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestConsiderRemembersNothing checks that dry runs do not use up the number of requests that are remembered beside rules that are not
+// proven yet.
+func TestConsiderRemembersNothing(t *testing.T) {
+	w := newWorld(t, 1)
+	o := w.opt
+	o.LearnedBytes, o.Audit, o.Metrics = 1<<20, audit.New(audit.Options{Index: w.index}), nil
+	w.Router = New(o)
+	body := chatBody("m", `"Hello"`)
+	ask := &Request{ID: "asked", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}
+	for range 2000 {
+		w.Consider(t.Context(), ask, 1)
+	}
+	if n := w.learning.sent.Size(); n != 0 {
+		t.Errorf("dry runs predict %d steps", n)
+	}
+	if w.decide(body); w.learning.sent.Size() == 0 {
+		t.Error("the first request after 2,000 dry runs is not remembered")
+	}
+}

@@ -20,7 +20,7 @@ import (
 )
 
 // A prompt that no rule reads to its end is looked up by what the workers' events showed engines to make of requests that began alike
-// (package learned). Only such requests are remembered.
+// (package learned). Such requests are remembered and looked up; those that an unproven rule reads to their end are remembered only.
 //
 //	recall: a request's path ─▶ blocks, looked up in the index like computed ones
 //	watch, at the booking ─▶ Stored, from the feeds ─▶ the request's end: its blocks are remembered
@@ -30,7 +30,8 @@ type learning struct {
 	memory  *learned.Memory
 	learner *learned.Learner
 	sizes   *learned.Sizes
-	// sent are the paths of requests on their way, as predictions of blocks are: so that the second of two siblings follows the first.
+	// sent predicts which workers will hold what was sent to them lately and is not learned yet, by the steps of paths: so two requests
+	// that begin alike, one soon after the other, get the same worker.
 	sent   *speculative.Index
 	secret *block.Secret
 
@@ -95,21 +96,22 @@ func (r *recalled) agrees(computed []uint64) bool {
 	return slices.Equal(r.Blocks[:n], computed[:n])
 }
 
-// learns reports whether a request is remembered for a class: no rule reads it to its end.
-func (x *planner) learns(class int) bool {
+// recalls reports whether a request is looked up in the memory, and remembered, for a group: no rule reads it to its end.
+func (x *planner) recalls(class int) bool {
 	rd := x.reading(class)
 	return x.learning != nil && rd.reuse != prompt.Recomputed && !rd.multiplePrompts && !rd.refused() && (rd.err != nil || !rd.prompt.Exact)
 }
 
-// teaches reports whether a request is remembered although rules read it to its end: events have not proved them yet. If they contradict
-// them, its next sighting is known.
-func (x *planner) teaches(class int) bool {
+// remembersOnly reports whether a request is remembered for a group although rules read it to its end: events have not proved these yet.
+// If events contradict them, the next such request is looked up in the memory and found.
+func (x *planner) remembersOnly(class int) bool {
 	rd := x.reading(class)
 	return x.learning != nil && rd.err == nil && rd.reuse != prompt.Recomputed && !rd.multiplePrompts &&
-		x.mem.blocks[class].standing.Doubtful(rd.prompt, x.shaped, x.keyed(rd))
+		x.mem.blocks[class].standing.Unproven(rd.prompt, x.shaped, x.keyed(rd))
 }
 
-// stepAside takes from a class's reading what rules compute that have stepped aside for its workers.
+// stepAside cuts a group's prompt where a rule begins to matter that has stepped aside for its workers. The cut reading replaces the whole
+// one; what the rule computes is kept in it for the audit.
 func (x *planner) stepAside(class int) {
 	keys := &x.mem.blocks[class]
 	rd := &x.mem.readings[keys.class.reading]
@@ -147,8 +149,8 @@ func (x *planner) recall(class int) {
 	keys := &x.mem.blocks[class]
 	r := &keys.recalled
 	keys.own = len(keys.locals)
-	learns := x.learns(class)
-	if !learns && !x.teaches(class) || x.inOtherPart(keys.locals) {
+	recalls := x.recalls(class)
+	if !recalls && !x.remembersOnly(class) || x.inOtherPart(keys.locals) {
 		return
 	}
 	if len(x.mem.paths.In(learned.Written).Steps) == 0 {
@@ -159,7 +161,7 @@ func (x *planner) recall(class int) {
 	order := x.learning.memory.Order(r.teach)
 	r.path = x.mem.paths.In(order)
 	x.learning.sizes.Fill(r.teach, r.path)
-	if !learns {
+	if !recalls {
 		return
 	}
 	r.class = r.teach
@@ -285,10 +287,10 @@ func (l *learning) withdraw(made *speculative.Promise, path []uint64) {
 	}
 }
 
-// watchingOf returns what is to be watched of a request at a slot of a class; nil: nothing.
+// watchingOf returns what is to be watched of a request at a slot of a group; nil: nothing. A commit calls it, once a group: it counts.
 func (x *planner) watchingOf(class int) *learned.Request {
 	keys := &x.mem.blocks[class]
-	if keys.recalled.teach == 0 {
+	if keys.recalled.teach == 0 || keys.recalled.class == 0 && !keys.standing.CountUnproven() {
 		return nil
 	}
 	path := keys.recalled.path

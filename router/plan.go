@@ -15,8 +15,9 @@ import (
 	"github.com/sightline-router/sightline/router/speculative"
 )
 
-// plan is what one request comes to: the answer, what to book, and what to count. Making it changes nothing outside of it: a commit
-// (commit.go) carries it out.
+// plan is what one request comes to: the answer, what to book, and what to count. Making it decides nothing for other requests: a commit
+// (commit.go) carries it out. What making it does outside is of its own time: it waits in queues, which count who waits (pending.go,
+// admission.go), has images fetched and another replica asked, and what it looks up in the memory of requests counts as used.
 type plan struct {
 	*policy
 	out    Decision

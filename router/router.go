@@ -8,7 +8,7 @@
 // To follow a decision, read downwards:
 //
 //	decide.go          a decision: make a plan, carry it out
-//	plan.go            the steps of a plan up to the choice; it changes nothing outside of itself
+//	plan.go            the steps of a plan up to the choice, which it does not carry out
 //	filter.go          the workers that may get the request
 //	read.go            the prompt as each class of engines reads it
 //	choose.go          candidates, the choice, targets (package choose: what a candidate costs)
@@ -145,7 +145,8 @@ type Router struct {
 	scratch      sync.Pool
 }
 
-// state is what a plan is made from. Planning only reads it.
+// state is what a plan is made from. Planning only reads it, except for what stands above plan, and for one thing: if the deployment's
+// secret was replaced, the first plan afterwards forgets what was learned under the old one (learning.paths).
 type state struct {
 	opt          Options
 	predicted    *speculative.Index

@@ -23,13 +23,15 @@ import (
 // alone.
 //
 // A contradiction is certain if the event names the session that we gave to this request alone, or if two requests of a worker
-// contradict one after another without a request between them that agrees. A worker's contradiction puts a rule out for that worker.
-// It also puts it out for the others of its class, except those whose requests have agreed so far: if they agree and it does not, it may
-// be another engine than configured. It puts the rule out for all of them if a second worker contradicts, or if the worker itself agreed
-// before.
+// contradict one after another without a request between them that agrees. For which workers the rule steps aside then:
 //
-// No evidence is what follows an image that the engine fetched itself, whose host may have given it another one, and what an engine's
-// event says of a session that a client chose.
+//	the worker that contradicts                   always
+//	the others of its class                       except those whose requests have agreed so far: the worker that contradicts may be
+//	                                              another engine than configured
+//	the others of its class, without exception    if a second worker contradicts, or if the first one had agreed before
+//
+// Two things are no evidence against a rule: blocks after an image that the engine fetched itself, since its host may have given it
+// another image than us, and events that name a session that a client chose.
 
 // Rule is a part of what is computed.
 type Rule uint8
@@ -75,7 +77,7 @@ const (
 	proof      = 32
 	maxProof   = 1 << 14
 	forgiven   = 16
-	mostTaught = 1024 // requests that are learned beside a rule that is not proven: where no events come it never is
+	mostBeside = 1024 // requests that are remembered beside a rule that is not proven: where no events come it never is
 )
 
 // Class is what is known of the rules for one class of a model's workers. It is safe for concurrent use; a nil Class knows nothing.
@@ -89,7 +91,7 @@ type Class struct {
 	of     *engine.Model // to which rules applies: a model that is loaded anew begins anew
 	rules  [ruleCount]ruleState
 	unsaid []func() // log lines, to be written without mu
-	taught atomic.Int64
+	beside atomic.Int64 // requests that were remembered beside a rule that is not proven
 }
 
 type ruleState struct {
@@ -138,7 +140,7 @@ type Standing struct {
 	rest     Rules            // for workers that are not in byWorker
 	byWorker map[string]Rules // for those that a rule distinguishes
 	unproven Rules            // rules with which fewer requests than proof have agreed
-	taught   *atomic.Int64    // requests that were learned for it
+	beside   *atomic.Int64    // of the class
 	why      [ruleCount]string
 }
 
@@ -192,7 +194,7 @@ func (a *Auditor) Serve(names []ClassName) []*Class {
 // reset begins anew, for another model of the same files. The caller holds mu, or is the only one.
 func (c *Class) reset(m *engine.Model) {
 	c.of = m
-	c.taught.Store(0)
+	c.beside.Store(0)
 	for i := range c.rules {
 		c.rules[i] = ruleState{workers: make(map[string]*workerRule)}
 	}
@@ -241,16 +243,20 @@ func (s *Standing) Cut(aside Rules, p *engine.Prompt, shaped, keyed bool) (from 
 	return from, why
 }
 
-// Doubtful reports whether a prompt is computed by a rule that is not proven yet, and is to be learned too: if it is contradicted, its next
-// sighting is known.
-func (s *Standing) Doubtful(p *engine.Prompt, shaped, keyed bool) bool {
+// Unproven reports whether a prompt is computed by a rule that is not proven yet, and may be remembered too: if events contradict the rule,
+// they have shown what becomes of such a request. It counts nothing: see CountUnproven.
+func (s *Standing) Unproven(p *engine.Prompt, shaped, keyed bool) bool {
 	for r := range ruleCount {
 		if s.unproven.Has(r) && startOf(r, p, shaped, keyed) < math.MaxInt {
-			return s.taught.Add(1) <= mostTaught
+			return s.beside.Load() < mostBeside
 		}
 	}
 	return false
 }
+
+// CountUnproven counts a request of which Unproven is true when it is sent. It returns false if others were more meanwhile than may be
+// remembered: then this one is not.
+func (s *Standing) CountUnproven() bool { return s.beside.Add(1) <= mostBeside }
 
 // startOf returns from which token on a prompt depends on a rule; math.MaxInt: it does not.
 func startOf(r Rule, p *engine.Prompt, shaped, keyed bool) int {
@@ -435,7 +441,7 @@ func (c *Class) settle(s *ruleState) {
 
 // publish makes what has changed known to decisions. The caller holds mu.
 func (c *Class) publish() {
-	out := &Standing{of: c.of, byWorker: make(map[string]Rules), taught: &c.taught}
+	out := &Standing{of: c.of, byWorker: make(map[string]Rules), beside: &c.beside}
 	for r := range ruleCount {
 		s := &c.rules[r]
 		if s.agreed < proof {

@@ -216,27 +216,29 @@ func TestRuleIsBack(t *testing.T) {
 	check("as many as the first time, since many have agreed in between", "")
 }
 
-// TestDoubtful: requests are learned beside a rule until it is proven, and not for ever.
-func TestDoubtful(t *testing.T) {
+// TestUnproven: requests are remembered beside a rule until it is proven, and not for ever. Asking alone counts none.
+func TestUnproven(t *testing.T) {
 	b := newJudges(t)
 	text := &engine.Prompt{IDs: ids(64, 1), Exact: true}
 	image := &engine.Prompt{IDs: ids(64, 1), Exact: true, Media: []engine.Medium{imageAt(16, 16, "n")}}
-	doubtful := func(p *engine.Prompt) bool { return b.class.Standing().Doubtful(p, false, false) }
+	unproven := func(p *engine.Prompt) bool { return b.class.Standing().Unproven(p, false, false) }
 	for range proof {
-		if !doubtful(text) {
+		if !unproven(text) {
 			t.Fatal("of a rule that no request has proved")
 		}
 		b.request(one{worker: "a"})
 	}
-	if doubtful(text) || doubtful(image) {
+	if unproven(text) || unproven(image) {
 		t.Error("of rules that are proven")
 	}
 	b = newJudges(t)
-	for range mostTaught {
-		_ = doubtful(text)
+	for i := range mostBeside {
+		if !unproven(text) || !b.class.Standing().CountUnproven() {
+			t.Fatalf("request %d of %d is not remembered", i, mostBeside)
+		}
 	}
-	if doubtful(text) {
-		t.Errorf("%d requests are learned where nothing proves a rule", mostTaught)
+	if unproven(text) || b.class.Standing().CountUnproven() {
+		t.Errorf("more than %d requests are remembered where nothing proves a rule", mostBeside)
 	}
 }
 
