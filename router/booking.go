@@ -59,7 +59,7 @@ type bookingRecord struct {
 // slotEstimate is what a decision knew about a slot and the prompt, in tokens.
 type slotEstimate struct {
 	slot                     *fleet.Slot
-	class                    int
+	group                    int
 	exact, predicted, encode int
 	offloaded                int // of exact, the tokens to fetch from a lower tier
 	rate                     float64
@@ -67,8 +67,8 @@ type slotEstimate struct {
 	doubtful                 bool
 }
 
-func (x *planner) estimateOf(class int, slot *fleet.Slot, c *choose.Candidate) slotEstimate {
-	return slotEstimate{slot: slot, class: class, exact: c.Exact, predicted: c.Predicted, offloaded: c.Offloaded, encode: c.Encode,
+func (x *planner) estimateOf(group int, slot *fleet.Slot, c *choose.Candidate) slotEstimate {
+	return slotEstimate{slot: slot, group: group, exact: c.Exact, predicted: c.Predicted, offloaded: c.Offloaded, encode: c.Encode,
 		rate: c.Rate, storesAtDecision: x.opt.Index.Stores(slot.ID), doubtful: c.Doubtful}
 }
 
@@ -81,8 +81,8 @@ func (s *slotEstimate) expectedHit(tokens, size int) int {
 // maxChoices limits how many answers of one request (n) count as requests of their own, as engines schedule them.
 const maxChoices = 128
 
-// classPrompt is a prompt as the workers of one class read it.
-type classPrompt struct {
+// groupPrompt is a prompt as the workers of one group read it.
+type groupPrompt struct {
 	class                           *servedClass
 	form                            block.Form
 	unit                            int // blocks that the lower tiers return at once
@@ -103,9 +103,9 @@ type classPrompt struct {
 	shaped, keyed                   bool             // see audit.Expectation
 }
 
-// classPromptOf copies what a class's workers read, to keep it beyond the decision.
-func (x *planner) classPromptOf(class int) classPrompt {
-	rd, keys := x.reading(class), &x.mem.blocks[class]
+// groupPromptOf copies what a group's workers read, to keep it beyond the decision.
+func (x *planner) groupPromptOf(group int) groupPrompt {
+	rd, keys := x.reading(group), &x.mem.blocks[group]
 	certain := len(keys.locals)
 	if keys.recalled.used {
 		certain = max(keys.own, keys.recalled.Learned)
@@ -115,12 +115,12 @@ func (x *planner) classPromptOf(class int) classPrompt {
 	if rd.computed != nil {
 		computed = slices.Clone(keys.computed)
 	}
-	return classPrompt{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: x.shaped, keyed: x.keyed(rd),
+	return groupPrompt{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: x.shaped, keyed: x.keyed(rd),
 		class: keys.class, form: keys.form, unit: keys.unit(), prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
 		images:          slices.Clone(keys.images),
 		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices))), own: min(keys.own, certain),
-		tokens: x.tokens(class), estimate: keys.recalled.Estimate, watching: x.watchingOf(class)}
+		tokens: x.tokens(group), estimate: keys.recalled.Estimate, watching: x.watchingOf(group)}
 }
 
 // book records the consequences of a choice that Envoy will follow: blocks that the slot will hold, images that it will have seen, its
@@ -132,8 +132,8 @@ func (r *Router) book(x *planner) {
 		r.openBooking(x, b, ledger.Booking{Slot: x.chosen, Decode: x.decode})
 		return
 	}
-	best, class := &x.ranked[0], x.classOf(x.chosen)
-	a, st := x.classPromptOf(class), x.estimateOf(class, x.chosen, best)
+	best, group := &x.ranked[0], x.groupOf(x.chosen)
+	a, st := x.groupPromptOf(group), x.estimateOf(group, x.chosen, best)
 	work := r.fillBooking(b, &st, &a)
 	work.Slot, work.Decode = x.chosen, x.decode
 	if x.decode != nil {
@@ -168,7 +168,7 @@ func (x *planner) mostPredicted() int {
 }
 
 // fillBooking fills in b for a request at a slot, and returns what is to be booked there.
-func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt) ledger.Booking {
+func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *groupPrompt) ledger.Booking {
 	id, size := st.slot.ID, a.form.Size
 	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize = st.slot, st.storesAtDecision, a.locals, a.chain, size
 	b.engineTokens, b.zeroMeansUnknown = a.engineTokens, a.class.rules.ZeroCachedAmbiguous
@@ -199,7 +199,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 }
 
 // recordPredictions records which blocks the slot will hold and which images it will have seen.
-func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *classPrompt, now time.Time) {
+func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *groupPrompt, now time.Time) {
 	b.promise = r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, b.locals, now), now)
 	if a.watching != nil {
 		b.path = appendChain(nil, &a.watching.Path)
@@ -276,11 +276,11 @@ func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) 
 
 // setSession sets the request's session for the audit. If it has none and the engine's events name sessions, the decision's id becomes
 // its session. A request that is left alone may get to any class.
-func (x *planner) setSession(class int) {
-	named := x.mem.blocks[class].class.sessions
+func (x *planner) setSession(group int) {
+	named := x.mem.blocks[group].class.sessions
 	if !x.steers {
 		named = slices.ContainsFunc(x.model.classes, func(c servedClass) bool { return c.sessions })
-	} else if x.reading(class).err != nil && !x.recalls(class) {
+	} else if x.reading(group).err != nil && !x.recalls(group) {
 		return
 	}
 	x.session = sessionOf(x.mem.req.Fields, x.req.Session)
@@ -291,7 +291,7 @@ func (x *planner) setSession(class int) {
 
 // registerExpectation tells the audit, or the learner, what the slot will store. A prompt of another part of the index is audited by
 // that part's replica.
-func (r *Router) registerExpectation(b *bookingRecord, a *classPrompt, id, session string, at placing) {
+func (r *Router) registerExpectation(b *bookingRecord, a *groupPrompt, id, session string, at placing) {
 	if r.inOtherPart(b.locals) {
 		return
 	}

@@ -28,7 +28,7 @@ const (
 	anotherPart = "the prompt is of another part of the index"
 )
 
-// blocks are the hashes that are looked up for the slots of one class with blocks of one form.
+// blocks are the hashes that are looked up for the slots of one group (read.go), and what was found.
 type blocks struct {
 	class         *servedClass
 	form          block.Form
@@ -57,35 +57,35 @@ type overlap struct{ blocks, gpu, held int32 }
 func (x *planner) choose() {
 	x.mem.candidates, x.mem.bestExcluded = x.mem.candidates[:0], bestExcluded{}
 	x.mem.encoders = x.encoders(x.mem.encoders[:0])
-	for class := range x.mem.blocks {
-		x.addCandidates(class)
+	for group := range x.mem.blocks {
+		x.addCandidates(group)
 	}
 	x.rank()
 	x.keepSameEdits()
 	best := &x.ranked[0]
-	class := x.classOf(x.chosen)
-	rd, size := x.reading(class), x.mem.blocks[class].form.Size
+	group := x.groupOf(x.chosen)
+	rd, size := x.reading(group), x.mem.blocks[group].form.Size
 	if x.steers || x.editsAgree() {
 		x.addEdits(rd.edits)
 	}
-	x.out.PromptTokens = max(len(rd.prompt.IDs), x.mem.blocks[class].recalled.Tokens)
-	if n := x.mem.blocks[class].recalled.Tokens; rd.computed != nil && n > 0 {
+	x.out.PromptTokens = max(len(rd.prompt.IDs), x.mem.blocks[group].recalled.Tokens)
+	if n := x.mem.blocks[group].recalled.Tokens; rd.computed != nil && n > 0 {
 		x.out.PromptTokens = n
 	}
 	// An engine always computes the last token, so a prompt that is wholly cached loses its last block (vLLM).
-	most := max(0, x.tokens(class)-1) / size * size
+	most := max(0, x.tokens(group)-1) / size * size
 	x.out.CachedTokens, x.out.OffloadedTokens = min(best.Predicted, most), min(best.Offloaded, most)
 	x.out.MatchedBlocks = x.out.CachedTokens / size
 	if x.out.CachedTokens == 0 && len(rd.prompt.IDs) >= beginTokens {
 		x.out.Begins = uint32(maphash.Comparable(x.seed, [beginTokens]uint32(rd.prompt.IDs)))
 	}
-	x.out.Images, x.out.ImagesHeld = len(x.mem.blocks[class].images), best.ImagesHeld
+	x.out.Images, x.out.ImagesHeld = len(x.mem.blocks[group].images), best.ImagesHeld
 	x.recordRegret(best, most)
 	x.nameTargets()
 	x.out.Source, x.out.Encoder = x.pullSource(best), x.encoder(rd.prompt, best)
-	keys := &x.mem.blocks[class]
+	keys := &x.mem.blocks[group]
 	x.explain(best, rd, keys, !keys.fromReplica && x.inOtherPart(keys.locals))
-	x.setSession(class)
+	x.setSession(group)
 }
 
 // chooseByLoad picks the slot for a request of which at most the model is known.
@@ -115,22 +115,22 @@ func (x *planner) nameTargets() {
 	}
 }
 
-func (x *planner) reading(class int) *reading {
-	keys := &x.mem.blocks[class]
+func (x *planner) reading(group int) *reading {
+	keys := &x.mem.blocks[group]
 	if keys.cut.computed != nil {
 		return &keys.cut
 	}
 	return &x.mem.readings[keys.class.reading]
 }
 
-// addCandidates looks a class's prompt up in the index and adds the class's slots as candidates. A class whose engine will refuse
+// addCandidates looks a group's prompt up in the index and adds the group's slots as candidates. A group whose engine will refuse
 // the request adds none; one that could not read the prompt adds slots without overlap.
-func (x *planner) addCandidates(class int) {
-	s, rd, size, keys := x.mem, x.reading(class), x.mem.blocks[class].form.Size, &x.mem.blocks[class]
+func (x *planner) addCandidates(group int) {
+	s, rd, size, keys := x.mem, x.reading(group), x.mem.blocks[group].form.Size, &x.mem.blocks[group]
 	if !keys.hasWorkers || rd.refused() {
 		return
 	}
-	tokens := x.tokens(class)
+	tokens := x.tokens(group)
 	if rd.err != nil && tokens == 0 {
 		tokens = s.longest
 	}
@@ -139,13 +139,13 @@ func (x *planner) addCandidates(class int) {
 	from := len(s.candidates)
 	s.reach.Reset()
 	for i, slot := range x.slots {
-		if x.classOf(slot) != class {
+		if x.groupOf(slot) != group {
 			continue
 		}
 		c := x.candidate(i, tokens)
 		c.AdapterLoad = x.adapters.loadCost(slot, x.adapter, x.model.MaxLoRAs)
 		var gpu int
-		c.Exact, gpu, c.Doubtful = x.proven(slot, class)
+		c.Exact, gpu, c.Doubtful = x.proven(slot, group)
 		c.Offloaded = (c.Exact - gpu) * size
 		if c.Offloaded > 0 {
 			c.FetchRate = slot.FetchRate()
@@ -156,7 +156,7 @@ func (x *planner) addCandidates(class int) {
 	if looked {
 		x.predicted.Extend(keys.chain, &s.reach, x.now)
 	}
-	onItsWay := x.onItsWay(class)
+	onItsWay := x.onItsWay(group)
 	for i := range s.candidates[from:] {
 		c, promised := &s.candidates[from+i], s.reach.Blocks(i)
 		if onItsWay != nil {
@@ -176,11 +176,11 @@ func (x *planner) addCandidates(class int) {
 	x.addFront(keys, s.candidates[from:])
 	x.addImages(keys.images, x.slots, s.candidates[from:])
 	x.moveEncoding(s.candidates[from:])
-	x.recordEstimates(class, x.slots, s.candidates[from:]...)
-	x.matchExcluded(class, looked)
+	x.recordEstimates(group, x.slots, s.candidates[from:]...)
+	x.matchExcluded(group, looked)
 }
 
-// addFront tells a class's candidates how many requests are expected that begin with the longest part that any of them holds.
+// addFront tells a group's candidates how many requests are expected that begin with the longest part that any of them holds.
 func (x *planner) addFront(keys *blocks, cands []choose.Candidate) {
 	longest := 0
 	for i := range cands {
@@ -209,12 +209,12 @@ func (x *planner) countFronts() {
 
 // proven returns how many leading blocks of the prompt matched last a slot holds by its events, how many of them are on its GPU,
 // and whether that is in doubt. Blocks in lower tiers count in whole units, since a tier returns no less than one.
-func (x *planner) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtful bool) {
+func (x *planner) proven(slot *fleet.Slot, group int) (blocks, gpu int, doubtful bool) {
 	held := x.mem.overlapOf(slot)
 	age, _ := indexAge(slot, x.now)
 	blocks, doubtful = trustedBlocks(int(held.blocks), age)
 	gpu = min(blocks, int(held.gpu))
-	unit := x.mem.blocks[class].unit()
+	unit := x.mem.blocks[group].unit()
 	return max(gpu, blocks/unit*unit), gpu, doubtful
 }
 
@@ -236,25 +236,25 @@ func (x *planner) candidate(i, tokens int) choose.Candidate {
 // it would herd, so it steers requests away from workers with others' work without making much of how much there is.
 func discountOthers(others int) int { return int(2 * math.Sqrt(float64(others))) }
 
-// hashPrompt computes the blocks that a class looks up, or copies them from an earlier class with the same ones: two releases read most
-// requests alike.
-func (x *planner) hashPrompt(class int) {
-	p, keys := x.reading(class).prompt, &x.mem.blocks[class]
+// hashPrompt computes the blocks that are looked up for a group, or copies them from an earlier group with the same ones: two releases
+// read most requests alike.
+func (x *planner) hashPrompt(group int) {
+	p, keys := x.reading(group).prompt, &x.mem.blocks[group]
 	keys.locals, keys.chain = keys.locals[:0], keys.chain[:0]
-	if same := x.sameBlocks(class); same != nil {
+	if same := x.sameBlocks(group); same != nil {
 		keys.locals = append(keys.locals, same.locals[:same.own]...)
 	} else {
 		keys.locals = p.Locals(keys.locals, keys.form, x.adapter)
 	}
-	x.recall(class)
+	x.recall(group)
 	keys.chain = x.opt.Secret.Key().Chain(keys.chain, keys.locals)
-	x.listImages(class)
+	x.listImages(group)
 }
 
-// sameBlocks returns the blocks of an earlier class that are the same as this class's; nil: there is none.
-func (x *planner) sameBlocks(class int) *blocks {
-	p, form := x.reading(class).prompt, x.mem.blocks[class].form
-	for i := range class {
+// sameBlocks returns the blocks of an earlier group that are the same as this group's; nil: there is none.
+func (x *planner) sameBlocks(group int) *blocks {
+	p, form := x.reading(group).prompt, x.mem.blocks[group].form
+	for i := range group {
 		if x.mem.blocks[i].hasWorkers && x.reading(i).err == nil && x.mem.blocks[i].form == form && p.SameBlocks(x.reading(i).prompt) {
 			return &x.mem.blocks[i]
 		}
@@ -312,9 +312,9 @@ type placedMedium struct {
 	offset, end  int // tokens of the prompt; end is 0 if its place is not known
 }
 
-// listImages lists a class's images, after what is known of its prompt.
-func (x *planner) listImages(class int) {
-	keys, p := &x.mem.blocks[class], x.reading(class).prompt
+// listImages lists a group's images, after what is known of its prompt.
+func (x *planner) listImages(group int) {
+	keys, p := &x.mem.blocks[group], x.reading(group).prompt
 	keys.images = keys.images[:0]
 	for i := range p.Media[:min(len(p.Media), maxMedia)] {
 		md := &p.Media[i]
@@ -390,7 +390,7 @@ func (x *planner) keepSameEdits() {
 	if len(x.model.prompts) == 1 {
 		return
 	}
-	changes := func(c choose.Candidate) []Edit { return x.reading(x.classOf(x.slots[c.Slot])).edits }
+	changes := func(c choose.Candidate) []Edit { return x.reading(x.groupOf(x.slots[c.Slot])).edits }
 	best := changes(x.ranked[0])
 	kept := slices.DeleteFunc(x.ranked[1:], func(c choose.Candidate) bool { return !sameEdits(changes(c), best) })
 	if len(kept) < len(x.ranked)-1 {

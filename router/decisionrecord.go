@@ -34,9 +34,9 @@ func (x *planner) newLogLine(b *bookingRecord) *decisionlog.Line {
 		l.Margin = l.Ranked[1].Cost - l.Ranked[0].Cost
 	}
 	if d.PromptTokens > 0 {
-		class := x.classOf(x.chosen)
-		l.HashIDs = decisionlog.Spans(x.mem.blocks[class].chain, x.mem.blocks[class].form.Size, d.PromptTokens)
-		media := x.reading(class).prompt.Media
+		group := x.groupOf(x.chosen)
+		l.HashIDs = decisionlog.Spans(x.mem.blocks[group].chain, x.mem.blocks[group].form.Size, d.PromptTokens)
+		media := x.reading(group).prompt.Media
 		for i := range media[:min(len(media), maxMedia)] {
 			if media[i].Length > 0 { // else it is not in the prompt that was read
 				l.Images = append(l.Images, decisionlog.Image{ID: media[i].Key, Offset: media[i].Offset, Tokens: media[i].Length})

@@ -19,8 +19,9 @@ type Considered struct {
 	Out      string `json:"out,omitempty"`      // why it could not be chosen: out, full or new
 }
 
-// Consider decides as Decide would at this moment, without effects: nothing is booked, counted, predicted or audited, and no
-// worker gets its trial. Only caches see it: of images, and of what is remembered, by what was used last. It returns at most most workers: the cheapest ones first, then those that could not be chosen.
+// Consider decides as Decide would at this moment, without effects: nothing is booked, counted, predicted, remembered or audited, and no
+// worker gets its trial. What it looks up in caches, of images and of the memory of requests, counts as used. It returns at most most
+// workers: the cheapest ones first, then those that could not be chosen.
 func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
 	x := r.newPlanner(req, &r.dry, 0, new(scratch))
 	r.decide(ctx, x)
@@ -53,18 +54,18 @@ func (x *planner) considered() []Considered {
 
 // excluded returns at most most workers that could not be chosen, with their overlap if the prompt was read.
 func (x *planner) excluded(most int) (out []Considered) {
-	class := -1
+	group := -1
 	for _, slot := range x.known {
 		if len(out) == most || slices.Contains(x.slots, slot) {
 			continue
 		}
 		c := Considered{Out: x.whyExcluded(slot), Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank,
 			Inflight: slot.Load(x.now).Inflight}}
-		if own := x.classRead(slot); own >= 0 {
+		if own := x.groupRead(slot); own >= 0 {
 			keys, size := &x.mem.blocks[own], x.mem.blocks[own].form.Size
-			if own != class {
+			if own != group {
 				x.mem.match(x, keys, true, max(0, x.out.PromptTokens-1)/size)
-				class = own
+				group = own
 			}
 			c.Exact, _, c.Doubtful = x.proven(slot, own)
 			c.Predicted = x.predicted.Leading(uint32(slot.ID), keys.chain, c.Exact, x.now) * size
@@ -75,14 +76,14 @@ func (x *planner) excluded(most int) (out []Considered) {
 	return out
 }
 
-// classRead returns the class of a slot if the prompt was read for that class; else -1.
-func (x *planner) classRead(slot *fleet.Slot) int {
+// groupRead returns a slot's group if the prompt was read for it; else -1.
+func (x *planner) groupRead(slot *fleet.Slot) int {
 	if x.out.PromptTokens == 0 {
 		return -1
 	}
-	class := x.classOf(slot)
-	if !x.mem.blocks[class].hasWorkers {
+	group := x.groupOf(slot)
+	if !x.mem.blocks[group].hasWorkers {
 		return -1
 	}
-	return class
+	return group
 }

@@ -65,7 +65,7 @@ func (x *planner) conversationHash() uint64 {
 // unsteeredRequest is what is kept of a request that is left alone: what the decision knew about all workers.
 type unsteeredRequest struct {
 	estimates    []slotEstimate
-	classPrompts []classPrompt // by class; nil once the request is placed
+	groupPrompts []groupPrompt // by group; nil once the request is placed
 	chosen       int           // index into estimates; -1: the request was not read
 	rate         float64       // mean of all known rates
 	session      string
@@ -79,8 +79,8 @@ func (u *unsteeredRequest) estimateFor(slot *fleet.Slot) *slotEstimate {
 	return nil
 }
 
-// recordEstimates records the estimates of a class's candidates, whose Slot indexes slots: x.known or x.slots.
-func (x *planner) recordEstimates(class int, slots []*fleet.Slot, cands ...choose.Candidate) {
+// recordEstimates records the estimates of a group's candidates, whose Slot indexes slots: x.known or x.slots.
+func (x *planner) recordEstimates(group int, slots []*fleet.Slot, cands ...choose.Candidate) {
 	if x.steers {
 		return
 	}
@@ -88,7 +88,7 @@ func (x *planner) recordEstimates(class int, slots []*fleet.Slot, cands ...choos
 		x.estimates = make([]slotEstimate, 0, len(x.known))
 	}
 	for i := range cands {
-		x.estimates = append(x.estimates, x.estimateOf(class, slots[cands[i].Slot], &cands[i]))
+		x.estimates = append(x.estimates, x.estimateOf(group, slots[cands[i].Slot], &cands[i]))
 	}
 }
 
@@ -101,11 +101,11 @@ func (r *Router) bookUnsteered(x *planner) {
 	work, kept := ledger.Booking{Bytes: estimateBytes * len(x.estimates)}, b.unsteered
 	if kept.chosen >= 0 {
 		kept.session = strings.Clone(x.session)
-		kept.classPrompts = make([]classPrompt, len(x.mem.blocks))
-		for class := range kept.classPrompts {
-			if x.mem.blocks[class].hasWorkers {
-				kept.classPrompts[class] = x.classPromptOf(class)
-				work.Bytes += 4*len(kept.classPrompts[class].prompt.IDs) + 8*2*len(kept.classPrompts[class].locals)
+		kept.groupPrompts = make([]groupPrompt, len(x.mem.blocks))
+		for group := range kept.groupPrompts {
+			if x.mem.blocks[group].hasWorkers {
+				kept.groupPrompts[group] = x.groupPromptOf(group)
+				work.Bytes += 4*len(kept.groupPrompts[group].prompt.IDs) + 8*2*len(kept.groupPrompts[group].locals)
 			}
 		}
 	}
@@ -138,8 +138,8 @@ func (x *planner) pickTargets() {
 // placeBooking fills in a booking that has got its slot. The Fleet may call it.
 func (r *Router) placeBooking(b *bookingRecord, at *ledger.Booking) {
 	b.slot = at.Slot
-	if st := b.unsteered.estimateFor(at.Slot); st != nil && b.unsteered.classPrompts != nil {
-		work := r.fillBooking(b, st, &b.unsteered.classPrompts[st.class])
+	if st := b.unsteered.estimateFor(at.Slot); st != nil && b.unsteered.groupPrompts != nil {
+		work := r.fillBooking(b, st, &b.unsteered.groupPrompts[st.group])
 		at.Tokens, at.Fetch, at.Context, at.Locals, at.From, at.Seen = work.Tokens, work.Fetch, work.Context, work.Locals, work.From, work.Seen
 		if r.opt.Index.Stores(st.slot.ID) != st.storesAtDecision { // its events may have come already and will not come again
 			at.Locals, at.Seen = nil, nil
@@ -149,8 +149,8 @@ func (r *Router) placeBooking(b *bookingRecord, at *ledger.Booking) {
 
 // recordUnsteered records predictions, images and the audit for a request that was left alone, once its slot is known.
 func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
-	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.classPrompts != nil {
-		a := &b.unsteered.classPrompts[st.class]
+	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.groupPrompts != nil {
+		a := &b.unsteered.groupPrompts[st.group]
 		r.recordPredictions(b, st, a, now)
 		at := placing{alone: b.slot.Worker.Role == fleet.Any}
 		for i := range b.unsteered.estimates {
@@ -158,7 +158,7 @@ func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 		}
 		r.registerExpectation(b, a, id, b.unsteered.session, at)
 	}
-	b.unsteered.classPrompts = nil
+	b.unsteered.groupPrompts = nil
 }
 
 // hypothetical compares the choice for a request that was left alone with the slot that served it; nil: not known.

@@ -69,25 +69,25 @@ func (l *learning) paths() *learned.Hasher {
 	return l.hasher
 }
 
-// tokens returns how many tokens a class's prompt has, at least as far as it is known or estimated.
-func (x *planner) tokens(class int) int {
-	rd, recalled := x.reading(class), &x.mem.blocks[class].recalled
+// tokens returns how many tokens a group's prompt has, at least as far as it is known or estimated.
+func (x *planner) tokens(group int) int {
+	rd, recalled := x.reading(group), &x.mem.blocks[group].recalled
 	if rd.computed != nil && recalled.Tokens > 0 {
 		return recalled.Tokens
 	}
 	return max(len(rd.prompt.IDs), recalled.tokens)
 }
 
-// recalled is what is remembered of a request, for the workers of one class.
+// recalled is what is remembered of a request, for the workers of one group.
 type recalled struct {
 	learned.Prompt
-	path   *learned.Path // of the request, in the order of the class's engines; nil: it is not remembered
+	path   *learned.Path // of the request, in the order of the group's engines; nil: it is not remembered
 	used   bool          // its blocks are looked up: they are more than the computed ones
-	class  uint32        // number of the class; 0: nothing is remembered for it
-	teach  uint32        // number of the class that the request teaches; 0: none
+	class  uint32        // its learnedClass, if the request is looked up; 0: it is not
+	teach  uint32        // its learnedClass, if the request is remembered; 0: it is not
 	tokens int           // of the prompt; an estimate if Tokens is 0
 	size   learned.Size
-	known  float64 // tokens of the first Steps of the path, for one that size expects
+	scale  float64 // tokens that the first Steps of the path have, divided by what size expects of them
 }
 
 // agrees reports whether the remembered blocks begin with those that rules computed, as far as both go.
@@ -97,23 +97,23 @@ func (r *recalled) agrees(computed []uint64) bool {
 }
 
 // recalls reports whether a request is looked up in the memory, and remembered, for a group: no rule reads it to its end.
-func (x *planner) recalls(class int) bool {
-	rd := x.reading(class)
+func (x *planner) recalls(group int) bool {
+	rd := x.reading(group)
 	return x.learning != nil && rd.reuse != prompt.Recomputed && !rd.multiplePrompts && !rd.refused() && (rd.err != nil || !rd.prompt.Exact)
 }
 
 // remembersOnly reports whether a request is remembered for a group although rules read it to its end: events have not proved these yet.
 // If events contradict them, the next such request is looked up in the memory and found.
-func (x *planner) remembersOnly(class int) bool {
-	rd := x.reading(class)
+func (x *planner) remembersOnly(group int) bool {
+	rd := x.reading(group)
 	return x.learning != nil && rd.err == nil && rd.reuse != prompt.Recomputed && !rd.multiplePrompts &&
-		x.mem.blocks[class].standing.Unproven(rd.prompt, x.shaped, x.keyed(rd))
+		x.mem.blocks[group].standing.Unproven(rd.prompt, x.shaped, x.keyed(rd))
 }
 
 // stepAside cuts a group's prompt where a rule begins to matter that has stepped aside for its workers. The cut reading replaces the whole
 // one; what the rule computes is kept in it for the audit.
-func (x *planner) stepAside(class int) {
-	keys := &x.mem.blocks[class]
+func (x *planner) stepAside(group int) {
+	keys := &x.mem.blocks[group]
 	rd := &x.mem.readings[keys.class.reading]
 	if keys.aside == 0 || !keys.hasWorkers || rd.err != nil {
 		return
@@ -144,13 +144,13 @@ func shaped(req *body.Request) bool {
 // keyed reports whether a salt or an adapter is in the keys of the request's blocks.
 func (x *planner) keyed(rd *reading) bool { return rd.prompt.Salt != "" || x.adapter != "" }
 
-// recall replaces a class's blocks by remembered ones if these are more.
-func (x *planner) recall(class int) {
-	keys := &x.mem.blocks[class]
+// recall replaces a group's blocks by remembered ones if these are more.
+func (x *planner) recall(group int) {
+	keys := &x.mem.blocks[group]
 	r := &keys.recalled
 	keys.own = len(keys.locals)
-	recalls := x.recalls(class)
-	if !recalls && !x.remembersOnly(class) || x.inOtherPart(keys.locals) {
+	recalls := x.recalls(group)
+	if !recalls && !x.remembersOnly(group) || x.inOtherPart(keys.locals) {
 		return
 	}
 	if len(x.mem.paths.In(learned.Written).Steps) == 0 {
@@ -169,7 +169,7 @@ func (x *planner) recall(class int) {
 	if !r.agrees(keys.locals) { // such as a URL that shows another image now
 		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
 	}
-	p, path, known := x.reading(class).prompt, r.path, 0
+	p, path, known := x.reading(group).prompt, r.path, 0
 	if r.Asked > 0 {
 		known = r.Asked*keys.form.Size + keys.form.Size/2
 	}
@@ -177,7 +177,7 @@ func (x *planner) recall(class int) {
 		known, r.Steps = len(p.IDs), path.Media[cut].Step
 	}
 	r.size = x.learning.sizes.Of(r.class)
-	r.known = float64(known) / max(1, r.size.Tokens(path.Steps[:r.Steps]))
+	r.scale = float64(known) / max(1, r.size.Tokens(path.Steps[:r.Steps]))
 	r.tokens = r.Tokens
 	if r.tokens == 0 {
 		r.tokens = max(len(r.Blocks)*keys.form.Size+1, int(r.tokensOf(path.Steps, 0, len(path.Steps))), len(p.IDs))
@@ -199,14 +199,14 @@ func learnedClass(model, class string, form block.Form) uint32 {
 
 // onItsWay returns how many steps of the request's path the last candidates were sent recently in other requests; nil: nothing more
 // than what is remembered of it.
-func (x *planner) onItsWay(class int) *speculative.Reaches {
-	s, r := x.mem, &x.mem.blocks[class].recalled
+func (x *planner) onItsWay(group int) *speculative.Reaches {
+	s, r := x.mem, &x.mem.blocks[group].recalled
 	if r.class == 0 || r.Steps >= len(r.path.Steps) {
 		return nil
 	}
 	s.sent.Reset()
 	for _, slot := range x.slots {
-		if x.classOf(slot) == class {
+		if x.groupOf(slot) == group {
 			s.sent.Add(uint32(slot.ID), 0)
 		}
 	}
@@ -218,7 +218,7 @@ func (x *planner) onItsWay(class int) *speculative.Reaches {
 // tokensOf returns about how many tokens some steps of the request's path are.
 func (r *recalled) tokensOf(steps []learned.Step, from, to int) float64 {
 	known := max(from, min(r.Steps, to))
-	return r.known*r.size.Tokens(steps[from:known]) + r.size.Tokens(steps[known:to])
+	return r.scale*r.size.Tokens(steps[from:known]) + r.size.Tokens(steps[known:to])
 }
 
 // blocksOf returns about how many blocks of a size the first steps of the request's path are; 0 if memory knows them: then the index says
@@ -288,13 +288,13 @@ func (l *learning) withdraw(made *speculative.Promise, path []uint64) {
 }
 
 // watchingOf returns what is to be watched of a request at a slot of a group; nil: nothing. A commit calls it, once a group: it counts.
-func (x *planner) watchingOf(class int) *learned.Request {
-	keys := &x.mem.blocks[class]
+func (x *planner) watchingOf(group int) *learned.Request {
+	keys := &x.mem.blocks[group]
 	if keys.recalled.teach == 0 || keys.recalled.class == 0 && !keys.standing.CountUnproven() {
 		return nil
 	}
 	path := keys.recalled.path
-	return &learned.Request{Class: keys.recalled.teach, Size: keys.form.Size, Seen: &fleet.Seen{Blocks: x.tokens(class) / keys.form.Size},
+	return &learned.Request{Class: keys.recalled.teach, Size: keys.form.Size, Seen: &fleet.Seen{Blocks: x.tokens(group) / keys.form.Size},
 		Path: learned.Path{Steps: slices.Clone(path.Steps), Media: slices.Clone(path.Media), Order: path.Order, Turn: path.Turn}}
 }
 

@@ -75,12 +75,12 @@ type scratch struct {
 	body         body.Skeleton
 	req          body.Request
 	readings     []reading // by servedClass.reading
-	blocks       []blocks  // by class, and further ones for slots of a class whose blocks are of another form
-	classes      []uint16  // by slot: its entry of blocks
+	blocks       []blocks  // by group: see read.go
+	groups       []uint16  // by slot: its group
 	longest      int       // tokens of the longest prompt of all readings
 	matches      indexer.Matches
 	overlap      []overlap           // by slot; entries that are not in matches are 0
-	reach        speculative.Reaches // by candidate of the current class
+	reach        speculative.Reaches // by candidate of the current group
 	bestExcluded bestExcluded
 	candidates   []choose.Candidate
 	topHolder    topHolder          // of all candidates, if workers fetch from each other

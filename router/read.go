@@ -26,8 +26,9 @@ import (
 //	body ─▶ a reading for each distinct Prompts ─▶ block hashes for each class ─▶ overlap of the class's slots
 //
 // Classes that differ only in block size share a reading. A class whose engine will refuse the request is left out; the others
-// stay. How large a worker's blocks are, and whether their hashes cover the tokens after them, is known by its events; workers of one
-// class that differ in that are looked up apart (blocks).
+// stay. How large a worker's blocks are, and whether their hashes cover the tokens after them, is known by its events; slots of one
+// class that differ in that, or in the rules that have stepped aside for them, are looked up apart. Those that are looked up together are a
+// group; a group is named by its index in scratch.blocks, and the first groups are those of the classes, in their order.
 
 // Class is a class of a model's workers that differs from the model's own Prompts.
 type Class struct {
@@ -210,26 +211,26 @@ func (x *planner) markNeededClasses() {
 	clear(s.readings)
 	s.readings[0].needed = len(x.slots) == 0
 	s.beginBlocks(x.model)
-	for pass := range 2 { // a class's own entry has the form of its first slot that has stored something
+	for pass := range 2 { // a class's first group has the form of its first slot that has stored something
 		for _, slot := range x.known {
 			form := x.opt.Index.Form(slot.ID)
 			if class := x.model.classOf(slot.Worker); pass == 0 {
 				s.expectForm(class, form)
 			} else {
-				s.setClass(slot.ID, s.blocksOf(class, form, s.blocks[class].standing.Aside(slot.Worker.Name)))
+				s.setGroup(slot.ID, s.groupFor(class, form, s.blocks[class].standing.Aside(slot.Worker.Name)))
 			}
 		}
 	}
 	for _, slot := range x.slots {
-		b := &s.blocks[x.classOf(slot)]
+		b := &s.blocks[x.groupOf(slot)]
 		b.hasWorkers, s.readings[b.class.reading].needed = true, true
 	}
 }
 
-// classOf returns the index in scratch.blocks of what is looked up for a slot.
-func (x *planner) classOf(slot *fleet.Slot) int { return int(x.mem.classes[slot.ID]) }
+// groupOf returns a slot's group.
+func (x *planner) groupOf(slot *fleet.Slot) int { return int(x.mem.groups[slot.ID]) }
 
-// beginBlocks lists an entry for each class of a model.
+// beginBlocks begins with one group for each class of a model.
 func (s *scratch) beginBlocks(m *servedModel) {
 	s.blocks = s.blocks[:0]
 	for i := range m.classes {
@@ -237,7 +238,7 @@ func (s *scratch) beginBlocks(m *servedModel) {
 	}
 }
 
-// addBlocks adds an entry, with the memory of an earlier decision.
+// addBlocks adds a group. It uses the slices of an earlier decision's again.
 func (s *scratch) addBlocks(class *servedClass, form block.Form, standing *audit.Standing, aside audit.Rules) {
 	n := len(s.blocks)
 	s.blocks = slices.Grow(s.blocks, 1)[:n+1]
@@ -246,16 +247,16 @@ func (s *scratch) addBlocks(class *servedClass, form block.Form, standing *audit
 	b.recalled = recalled{Prompt: learned.Prompt{Blocks: b.recalled.Blocks[:0]}}
 }
 
-// expectForm gives a class's own entry a form, unless it has one.
+// expectForm gives a class's first group a form, unless it has one.
 func (s *scratch) expectForm(class int, form block.Form) {
 	if s.blocks[class].form == (block.Form{}) {
 		s.blocks[class].form = form
 	}
 }
 
-// blocksOf returns the entry of a class's slots with blocks of a form, for which the same rules have stepped aside; those that have stored
-// nothing are expected to have blocks like the others.
-func (s *scratch) blocksOf(class int, form block.Form, aside audit.Rules) int {
+// groupFor returns the group of those slots of a class that have blocks of a form and for which the same rules have stepped aside. If it is
+// not listed yet, it is added. A slot that has stored nothing has no form: its blocks are expected to be like those of the first group.
+func (s *scratch) groupFor(class int, form block.Form, aside audit.Rules) int {
 	own := &s.blocks[class]
 	if own.form == (block.Form{}) {
 		own.form.Size = own.class.BlockSize
@@ -272,10 +273,38 @@ func (s *scratch) blocksOf(class int, form block.Form, aside audit.Rules) int {
 	return len(s.blocks) - 1
 }
 
-// setClass records the entry of a slot.
-func (s *scratch) setClass(id indexer.SlotID, class int) {
-	for int(id) >= len(s.classes) {
-		s.classes = append(s.classes, 0)
+// setGroup records a slot's group.
+func (s *scratch) setGroup(id indexer.SlotID, group int) {
+	for int(id) >= len(s.groups) {
+		s.groups = append(s.groups, 0)
 	}
-	s.classes[id] = uint16(class)
+	s.groups[id] = uint16(group)
+}
+
+// hashAndAskHolders hashes the prompt for each group that may get it, and asks which workers hold it if it belongs to another
+// part than our index (indexshard.go). It runs before the admission lock is taken, so that no decision waits for another's answer.
+func (x *planner) hashAndAskHolders(ctx context.Context) {
+	x.shaped = shaped(&x.mem.req)
+	for group := range x.mem.blocks {
+		x.stepAside(group)
+		keys, rd := &x.mem.blocks[group], x.reading(group)
+		if !keys.hasWorkers || rd.refused() {
+			continue
+		}
+		x.hashPrompt(group)
+		keys.fromReplica, keys.held, keys.onGPU = false, keys.held[:0], keys.onGPU[:0]
+		if x.opt.AskHolders == nil || rd.reuse == prompt.Recomputed || !x.inOtherPart(keys.locals) {
+			continue
+		}
+		var list []Holder
+		list, keys.fromReplica = x.opt.AskHolders(ctx, keys.locals)
+		x.tally.askedPart, x.tally.partAnswered = true, keys.fromReplica
+		for _, h := range list {
+			if slot := x.opt.Fleet.Find(h.Worker, h.Rank); slot != nil {
+				blocks := min(max(0, h.Blocks), len(keys.locals))
+				keys.held = append(keys.held, indexer.Match{Slot: slot.ID, Blocks: uint32(blocks)})
+				keys.onGPU = append(keys.onGPU, indexer.Match{Slot: slot.ID, Blocks: uint32(min(max(0, h.GPU), blocks))})
+			}
+		}
+	}
 }

@@ -112,7 +112,7 @@ func (x *planner) recentEntry(took time.Duration) *Recent {
 		e.Code = d.Refuse.Status
 	}
 	if x.chosen != nil && d.PromptTokens > 0 {
-		media := x.reading(x.classOf(x.chosen)).prompt.Media
+		media := x.reading(x.groupOf(x.chosen)).prompt.Media
 		for i := range media[:min(len(media), shownMedia)] {
 			if md := &media[i]; md.Key != 0 {
 				e.ImageTokens = append(e.ImageTokens, md.Length)
@@ -121,7 +121,7 @@ func (x *planner) recentEntry(took time.Duration) *Recent {
 		}
 	}
 	if x.chosen != nil {
-		e.Memory = !x.unread && x.mem.blocks[x.classOf(x.chosen)].recalled.class != 0
+		e.Memory = !x.unread && x.mem.blocks[x.groupOf(x.chosen)].recalled.class != 0
 		e.Considered, e.Ties, e.Ranked = len(x.mem.candidates), ties(x.mem.candidates), x.considered()
 	}
 	if d.WouldBe.Worker != "" {

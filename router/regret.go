@@ -34,23 +34,23 @@ type bestExcluded struct {
 	why    string
 }
 
-// matchExcluded looks the prompt up for those slots of a class that cannot be chosen now.
-func (x *planner) matchExcluded(class int, looked bool) {
+// matchExcluded looks the prompt up for those slots of a group that cannot be chosen now.
+func (x *planner) matchExcluded(group int, looked bool) {
 	open := 0 // index into x.slots, which has the order of x.known except for the slots of a trial
 	for i, slot := range x.known {
 		switch {
 		case open < len(x.slots) && x.slots[open] == slot:
 			open++
-		case slot.Worker != x.trial && x.classOf(slot) == class:
-			blocks, _, _ := x.proven(slot, class)
+		case slot.Worker != x.trial && x.groupOf(slot) == group:
+			blocks, _, _ := x.proven(slot, group)
 			if looked {
-				blocks = x.predicted.Leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
+				blocks = x.predicted.Leading(uint32(slot.ID), x.mem.blocks[group].chain, blocks, x.now)
 			}
-			tokens := blocks * x.mem.blocks[class].form.Size
+			tokens := blocks * x.mem.blocks[group].form.Size
 			if !x.steers { // Envoy may use it nevertheless
 				c := []choose.Candidate{{Slot: i, Exact: tokens, Predicted: tokens, Rate: slot.Load(x.now).Rate}}
-				x.addImages(x.mem.blocks[class].images, x.known, c)
-				x.recordEstimates(class, x.known, c...)
+				x.addImages(x.mem.blocks[group].images, x.known, c)
+				x.recordEstimates(group, x.known, c...)
 			}
 			if tokens > x.mem.bestExcluded.tokens {
 				x.mem.bestExcluded = bestExcluded{tokens, x.whyExcluded(slot)}

@@ -90,7 +90,7 @@ type Class struct {
 	mu     sync.Mutex
 	of     *engine.Model // to which rules applies: a model that is loaded anew begins anew
 	rules  [ruleCount]ruleState
-	unsaid []func() // log lines, to be written without mu
+	unsaid []func()     // log lines, to be written without mu
 	beside atomic.Int64 // requests that were remembered beside a rule that is not proven
 }
 
