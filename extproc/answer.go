@@ -103,7 +103,7 @@ func (t *streamSettings) unread(headers mutation, metadata members) encoded {
 
 // steer writes the decision into request headers. The second choice is always set: Envoy 1.39 answers 503 on a retry if its
 // header is missing (1.40 moves on). With one worker it is that worker again, and the attempt after that goes to any. Without a
-// target (no worker is known, or the request is left alone), all steering headers are removed and Envoy's fallback takes the
+// target (no worker is known, or the request is not steered), all steering headers are removed and Envoy's fallback takes the
 // request.
 func (t *streamSettings) steer(d router.Decision) mutation {
 	m := make(mutation, 0, 768)
@@ -198,7 +198,7 @@ func (t *streamSettings) metadata(d router.Decision) members {
 	if d.Why != "" {
 		m.text("why", d.Why)
 	}
-	if d.Arm == report.Left {
+	if d.Arm == report.Unsteered {
 		m.text("arm", string(d.Arm))
 	}
 	all := make(members, 0, 512)

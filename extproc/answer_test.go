@@ -123,11 +123,11 @@ func TestSteer(t *testing.T) {
 	}
 }
 
-// TestLeftAlone checks that for a request that is left alone Envoy gets nothing that steers, in any mode, and that the client's
+// TestUnsteered checks that for an unsteered request Envoy gets nothing that steers, in any mode, and that the client's
 // steering headers are removed.
-func TestLeftAlone(t *testing.T) {
-	d := router.Decision{ID: "ID1", Arm: report.Left, Reason: router.Exact, Session: "ID1",
-		WouldBe: router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: 2}}
+func TestUnsteered(t *testing.T) {
+	d := router.Decision{ID: "ID1", Arm: report.Unsteered, Reason: router.Exact, Session: "ID1",
+		UnsteeredChoice: router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: 2}}
 	for _, mode := range []Mode{Sightline, Auto} {
 		at := &streamSettings{Route: Route{Mode: mode, Header: HeaderWorker}}
 		want := map[string]string{HeaderID: "ID1", HeaderReason: "exact", HeaderSession: "ID1"}

@@ -33,7 +33,7 @@ type bookingRecord struct {
 	sent            *speculative.Promise // of path
 	media, newMedia []SharedMedium       // images that the slot will have seen, for other replicas; those of all that it had not seen before
 
-	// Where it is booked first: the chosen slot or, for a request that was left alone, the slot that got it.
+	// Where it is booked first: the chosen slot or, for an unsteered request, the slot that got it.
 	slot             *fleet.Slot
 	storesAtDecision uint64   // stored events of the slot that the index had at the decision
 	exact            bool     // the slot's events prove what is predicted
@@ -252,7 +252,7 @@ func (r *Router) unseeImages(slot *fleet.Slot, media []SharedMedium) {
 	}
 }
 
-// openBooking books a plan's work, on no slot yet if the request is left alone.
+// openBooking books a plan's work, on no slot yet if the request is not steered.
 func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) {
 	work.Source, work.Note = x.req.Source, b
 	if r.opt.Audit != nil {
@@ -275,7 +275,7 @@ func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) 
 }
 
 // setSession sets the request's session for the audit. If it has none and the engine's events name sessions, the decision's id becomes
-// its session. A request that is left alone may get to any class.
+// its session. An unsteered request may get to any class.
 func (x *planner) setSession(group int) {
 	named := x.mem.blocks[group].class.sessions
 	if !x.steers {

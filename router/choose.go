@@ -109,7 +109,7 @@ func (x *planner) nameTargets() {
 		x.rankInBody()
 		return
 	}
-	x.out.WouldBe = Target{Worker: x.chosen.Worker.Name, Addr: x.chosen.Worker.Addr, Rank: x.chosen.Rank}
+	x.out.UnsteeredChoice = Target{Worker: x.chosen.Worker.Name, Addr: x.chosen.Worker.Addr, Rank: x.chosen.Rank}
 	if x.req.MustPick {
 		x.pickTargets()
 	}

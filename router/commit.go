@@ -28,8 +28,8 @@ func (r *Router) commitSteered(x *planner) {
 	}
 }
 
-// commitLeft keeps the choice until Envoy says which worker it picked (holdout.go).
-func (r *Router) commitLeft(x *planner) {
+// commitUnsteered keeps the choice until Envoy says which worker it picked (unsteered.go).
+func (r *Router) commitUnsteered(x *planner) {
 	r.learnPart(x)
 	if x.finish(r.choices.Add(1)) {
 		x.countFronts()
@@ -47,17 +47,17 @@ func (r *Router) learnPart(x *planner) {
 	}
 }
 
-// decided counts a plan that was carried out, and returns the time that it took.
-func (r *Router) decided(x *planner) time.Duration {
-	r.count(x)
+// countAndTime counts a plan that was carried out, and returns the time that it took.
+func (r *Router) countAndTime(x *planner) time.Duration {
+	r.countPlan(x)
 	r.logUnbooked(x)
 	took := r.opt.Now().Sub(x.now)
-	r.metrics.countDecided(&x.out, took)
+	r.metrics.countDecision(&x.out, took)
 	return took
 }
 
-// count counts what a plan has noted, and logs it.
-func (r *Router) count(x *planner) {
+// countPlan counts what a plan has noted, and logs it.
+func (r *Router) countPlan(x *planner) {
 	m, t, model := r.metrics, &x.tally, x.out.Model
 	for _, field := range t.removed {
 		m.removed.WithLabelValues(field).Inc()
@@ -91,8 +91,8 @@ func (r *Router) count(x *planner) {
 	}
 }
 
-// logged writes one line about the decision at debug level.
-func (r *Router) logged(d *Decision, took time.Duration) {
+// logDecision writes one line about the decision at debug level.
+func (r *Router) logDecision(d *Decision, took time.Duration) {
 	line := r.unsampledLog.Check(zap.DebugLevel, "decided")
 	if line == nil {
 		return

@@ -10,12 +10,12 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	r.opt.Ledger.Expire()
 	x := r.newPlanner(req, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
 	r.decide(ctx, x)
-	took := r.decided(x)
-	if r.opt.Decided != nil {
-		r.opt.Decided(&x.out, took)
+	took := r.countAndTime(x)
+	if r.opt.OnDecided != nil {
+		r.opt.OnDecided(&x.out, took)
 	}
 	r.recent.add(x.recentEntry(took))
-	r.logged(&x.out, took)
+	r.logDecision(&x.out, took)
 	x.mem.release()
 	r.scratch.Put(x.mem)
 	return x.out

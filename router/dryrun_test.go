@@ -188,7 +188,8 @@ func TestConsiderRemembersNothing(t *testing.T) {
 	if n := w.learning.sent.Size(); n != 0 {
 		t.Errorf("dry runs predict %d steps", n)
 	}
-	if w.decide(body); w.learning.sent.Size() == 0 {
+	w.decide(body)
+	if w.learning.sent.Size() == 0 {
 		t.Error("the first request after 2,000 dry runs is not remembered")
 	}
 }

@@ -41,7 +41,7 @@ func (x *planner) allowedSlots() []*fleet.Slot {
 // left out if others remain. A worker whose trial is due is added, and will be the first choice.
 //
 // If Envoy reports nothing, the number in flight is unknown and the limit refuses no request. The limit applies neither to a request
-// for a stored answer, which costs nothing, nor to one that is left alone, which is no worker's trial either.
+// for a stored answer, which costs nothing, nor to an unsteered one, which is no worker's trial either.
 func (x *planner) keepAvailable() *Refusal {
 	slots := x.allowedSlots()
 	well := fleet.Healthy(slots)

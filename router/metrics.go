@@ -132,7 +132,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	return m
 }
 
-func (m *metrics) countDecided(d *Decision, took time.Duration) {
+func (m *metrics) countDecision(d *Decision, took time.Duration) {
 	m.decisionSeconds.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{"decision_id": d.ID})
 	m.decisions.WithLabelValues(d.Model, string(d.Reason)).Inc()
 	if d.Why != "" {

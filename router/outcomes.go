@@ -78,7 +78,7 @@ func (r *Router) confirm(o Outcome) bool {
 	b := now.Note.(*bookingRecord)
 	b.moves.Lock()
 	defer b.moves.Unlock()
-	if moved.Slot == nil { // it was left alone, and now has a worker
+	if moved.Slot == nil { // it was not steered, and now has a worker
 		r.recordUnsteered(b, o.ID, r.opt.Now())
 		r.share(b, now)
 		return true
@@ -136,9 +136,9 @@ func (r *Router) publish(e *end) {
 	r.settlePredictions(e)
 	r.noteHealth(e)
 	r.metrics.ended(e)
-	if r.opt.Ended != nil {
+	if r.opt.OnEnded != nil {
 		e.o.Streamed = e.streams
-		r.opt.Ended(e.model, &e.o, e.took)
+		r.opt.OnEnded(e.model, &e.o, e.took)
 	}
 	r.reportEnd(e)
 	r.learnMisses(e)

@@ -16,8 +16,8 @@ import (
 // waits that long for one. If none comes, or too many wait already, the client is asked to retry.
 
 const (
-	maxHeld         = 1024                  // waiting at once; their bodies count towards the limit of buffered bytes
-	recheckInterval = 50 * time.Millisecond // interval of looking for a worker
+	maxAwaitingWorker = 1024                  // waiting at once; their bodies count towards the limit of buffered bytes
+	recheckInterval   = 50 * time.Millisecond // interval of looking for a worker
 )
 
 // Envoy reports the end of a request up to 100 ms after its client has the answer. A client that then asks at once would find the place
@@ -34,17 +34,17 @@ func (x *planner) awaitPlace(slots []*fleet.Slot) {
 		return
 	}
 	if !x.waiters.forPlace.TryTake(x.req.Client, 1) {
-		x.waiters.total.WithLabelValues(heldCrowd).Inc()
+		x.waiters.total.WithLabelValues(waitCrowd).Inc()
 		return
 	}
 	defer x.waiters.forPlace.Give(x.req.Client, 1)
-	outcome := heldNoPlace
+	outcome := waitNoPlace
 	for range int(awaitsReport / reportInterval) {
 		time.Sleep(reportInterval)
 		x.now = x.opt.Now()
 		x.slots = x.withRoom(slots)
 		if anyServes(x.slots) {
-			outcome = heldPlace
+			outcome = waitPlace
 			break
 		}
 	}
@@ -60,20 +60,20 @@ type waiters struct {
 
 // Label values of sightline_requests_held_total.
 const (
-	heldServed = "served"
-	heldNone   = "none came"
-	heldLeft   = "client left"
-	heldFull   = "too many"
+	waitServed = "served"
+	waitNone   = "none came"
+	waitLeft   = "client left"
+	waitFull   = "too many"
 
-	heldPlace   = "a place"
-	heldNoPlace = "no place"
-	heldCrowd   = "too many for a place"
+	waitPlace   = "a place"
+	waitNoPlace = "no place"
+	waitCrowd   = "too many for a place"
 )
 
 func newWaiters(of meter.Metrics) *waiters {
-	h := &waiters{places: fair.Shared(maxHeld, 0), forPlace: fair.Shared(maxAwaitingReport, 0),
+	h := &waiters{places: fair.Shared(maxAwaitingWorker, 0), forPlace: fair.Shared(maxAwaitingReport, 0),
 		total: of.Counters("requests_held_total", "Requests that waited for a worker, or for a place of max_in_flight, by outcome.", "outcome")}
-	for _, outcome := range []string{heldServed, heldNone, heldLeft, heldFull, heldPlace, heldNoPlace, heldCrowd} {
+	for _, outcome := range []string{waitServed, waitNone, waitLeft, waitFull, waitPlace, waitNoPlace, waitCrowd} {
 		h.total.WithLabelValues(outcome)
 	}
 	return h
@@ -87,7 +87,7 @@ func (x *planner) awaitWorker(ctx context.Context) *Refusal {
 	}
 	outcome := x.waitForWorker(ctx)
 	x.waiters.total.WithLabelValues(outcome).Inc()
-	if outcome != heldServed {
+	if outcome != waitServed {
 		return &Refusal{Status: http.StatusServiceUnavailable, Message: "no worker is there for this request"}
 	}
 	x.now = x.opt.Now()
@@ -96,7 +96,7 @@ func (x *planner) awaitWorker(ctx context.Context) *Refusal {
 
 func (x *planner) waitForWorker(ctx context.Context) (outcome string) {
 	if !x.waiters.places.TryTake(x.req.Client, 1) {
-		return heldFull
+		return waitFull
 	}
 	defer x.waiters.places.Give(x.req.Client, 1)
 	end := time.NewTimer(x.opt.Hold)
@@ -107,13 +107,13 @@ func (x *planner) waitForWorker(ctx context.Context) (outcome string) {
 		select {
 		case <-tick.C:
 		case <-end.C:
-			return heldNone
+			return waitNone
 		case <-ctx.Done():
 			if ctx.Err() == context.Canceled {
-				return heldLeft
+				return waitLeft
 			}
-			return heldNone
+			return waitNone
 		}
 	}
-	return heldServed
+	return waitServed
 }

@@ -25,9 +25,9 @@ func TestHold(t *testing.T) {
 		outcome     string
 	}{
 		"off":               {0, false, false, "", ""},
-		"one comes":         {time.Hour, true, false, "", heldServed},
-		"none comes":        {time.Millisecond, false, false, "no worker is there for this request", heldNone},
-		"many wait already": {time.Hour, false, true, "no worker is there for this request", heldFull},
+		"one comes":         {time.Hour, true, false, "", waitServed},
+		"none comes":        {time.Millisecond, false, false, "no worker is there for this request", waitNone},
+		"many wait already": {time.Hour, false, true, "no worker is there for this request", waitFull},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1)
@@ -35,7 +35,7 @@ func TestHold(t *testing.T) {
 			w.opt.Fleet.Set(nil)
 			w.opt.Hold = c.hold
 			if c.full {
-				w.waiters.places.TryTake(0, maxHeld)
+				w.waiters.places.TryTake(0, maxAwaitingWorker)
 			}
 			done := make(chan Decision, 1)
 			go func() { done <- w.decide(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`) }()
@@ -65,9 +65,9 @@ func TestAPlaceIsAwaited(t *testing.T) {
 		frees, crowd bool
 		outcome      string
 	}{
-		"one is free soon":  {true, false, heldPlace},
-		"none is":           {false, false, heldNoPlace},
-		"many wait already": {false, true, heldCrowd},
+		"one is free soon":  {true, false, waitPlace},
+		"none is":           {false, false, waitNoPlace},
+		"many wait already": {false, true, waitCrowd},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1)
@@ -112,7 +112,7 @@ func TestWaitingIsShared(t *testing.T) {
 			workers := w.opt.Fleet.Workers()
 			w.opt.Fleet.Set(nil)
 			return func() { w.opt.Fleet.Set(workers) }
-		}, func(w *world) *fair.Room { return w.waiters.places }, maxHeld},
+		}, func(w *world) *fair.Room { return w.waiters.places }, maxAwaitingWorker},
 		"for a place": {func(w *world) func() {
 			w.limit(1)
 			first := w.decide(chatBody("m", `"first"`))

@@ -15,9 +15,9 @@ import (
 	"github.com/sightline-router/sightline/router/speculative"
 )
 
-// plan is what one request comes to: the answer, what to book, and what to count. Making it decides nothing for other requests: a commit
-// (commit.go) carries it out. What making it does outside is of its own time: it waits in queues, which count who waits (pending.go,
-// admission.go), has images fetched and another replica asked, and what it looks up in the memory of requests counts as used.
+// plan is what one request comes to: the answer, what to book, and what to count. Making it books and counts none of this: a commit
+// (commit.go) does. Making it has these effects outside: a request that waits takes a place among those that wait and is counted there
+// (pending.go, admission.go); images are fetched; another replica may be asked; and what is recalled counts as used lately.
 type plan struct {
 	*policy
 	out    Decision
@@ -31,8 +31,8 @@ type plan struct {
 	ranked    []choose.Candidate
 	chosen    *fleet.Slot    // slot of ranked[0]; nil: no worker is known
 	decode    *fleet.Slot    // slot that decodes, if another than chosen
-	picked    *fleet.Slot    // slot of a request that is left alone where Envoy cannot pick; nil otherwise
-	estimates []slotEstimate // of all workers, for a request that is left alone
+	picked    *fleet.Slot    // slot of an unsteered request where Envoy cannot pick; nil otherwise
+	estimates []slotEstimate // of all workers, for an unsteered request
 	encodings []encoding     // what encode workers are to do
 	session   string         // for the audit
 	tally     tally
@@ -53,21 +53,22 @@ type tally struct {
 
 // planner makes a plan, from the state and one request, in two steps: prepare reads the request, and finish chooses a worker.
 type planner struct {
-	*state
-	*serving
-	*policies
-	plan
-	req        *Request
-	mem        *scratch
-	cleanEdits []body.Edit // edits that remove what a client must not say
-	renamed    string      // the model's name that the edits put into the body; "": they leave the client's
-	cleaned    bool        // the body is safe to pass on with out.Edits, whatever happens
-	opened     bool        // known and slots are set
-	lane       *lane       // where it has room to be read; nil: none taken
-	weight     int         // how much
-	leftShare  float64     // share of the conversations that are left alone
-	booked     bool        // its commit has booked it
-	shaped     bool        // parameters of the request shape its prompt
+	*state    // opt, lanes, learning, and what is known of workers: predicted, sightings, fronts, encodeQueues, adapters, answers
+	*serving  // the configuration: names, onlyModel, maxInFlight, predictedTTL
+	*policies // steered and unsteered, of which plan has one
+	plan      // what it makes; with policy: arm, steers, waiters, tries, commit; with servedName: model, adapter
+
+	req            *Request
+	mem            *scratch
+	cleanEdits     []body.Edit // edits that remove what a client must not say
+	renamed        string      // the model's name that the edits put into the body; "": they leave the client's
+	cleaned        bool        // the body is safe to pass on with out.Edits, whatever happens
+	opened         bool        // known and slots are set
+	lane           *lane       // where it has room to be read; nil: none taken
+	weight         int         // how much
+	unsteeredShare float64     // of the conversations
+	booked         bool        // its commit has booked it
+	shaped         bool        // parameters of the request shape its prompt
 }
 
 // scratch is the memory of one decision, reused.
@@ -105,12 +106,12 @@ func (s *scratch) release() {
 }
 
 // newPlanner begins a plan.
-func (r *Router) newPlanner(req *Request, ways *policies, leftShare float64, mem *scratch) *planner {
-	x := &planner{state: &r.state, serving: r.serving.Load(), policies: ways, leftShare: leftShare, req: req, mem: mem}
+func (r *Router) newPlanner(req *Request, ways *policies, unsteeredShare float64, mem *scratch) *planner {
+	x := &planner{state: &r.state, serving: r.serving.Load(), policies: ways, unsteeredShare: unsteeredShare, req: req, mem: mem}
 	x.now, x.out.ID, x.out.Reason = r.opt.Now(), req.ID, Load
 	x.follow(&ways.steered)
-	if leftShare >= 1 {
-		x.follow(&ways.left)
+	if unsteeredShare >= 1 {
+		x.follow(&ways.unsteered)
 	}
 	return x
 }
@@ -275,7 +276,7 @@ func (x *planner) clean() (unread error, refusal *Refusal) {
 	return unread, nil
 }
 
-// rename has the request ask for another model, if Options.Rewrite says so. The conversation's hash is not that of a request left alone.
+// rename has the request ask for another model, if Options.Rewrite says so. The conversation's hash is not that of an unsteered request.
 func (x *planner) rename() {
 	name := x.opt.Rewrite(x.mem.req.Model, func() float64 { return unitInterval(x.conversationHash() ^ 0x7265_6e61_6d65) })
 	if name == x.mem.req.Model {

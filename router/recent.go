@@ -30,7 +30,7 @@ type Recent struct {
 	ID           string        `json:"id"`
 	Model        string        `json:"model"`
 	Arm          report.Arm    `json:"arm,omitempty"`
-	Worker       string        `json:"worker"` // the first choice, also for a request that was left alone
+	Worker       string        `json:"worker"` // the first choice, also for an unsteered request
 	Addr         string        `json:"addr"`
 	Rank         int           `json:"rank"` // -1: none
 	Reason       Reason        `json:"reason"`
@@ -124,8 +124,8 @@ func (x *planner) recentEntry(took time.Duration) *Recent {
 		e.Memory = !x.unread && x.mem.blocks[x.groupOf(x.chosen)].recalled.class != 0
 		e.Considered, e.Ties, e.Ranked = len(x.mem.candidates), ties(x.mem.candidates), x.considered()
 	}
-	if d.WouldBe.Worker != "" {
-		e.Worker, e.Addr, e.Rank = d.WouldBe.Worker, d.WouldBe.Addr, d.WouldBe.Rank
+	if d.UnsteeredChoice.Worker != "" {
+		e.Worker, e.Addr, e.Rank = d.UnsteeredChoice.Worker, d.UnsteeredChoice.Addr, d.UnsteeredChoice.Rank
 	} else if len(d.Targets) > 0 {
 		e.Worker, e.Addr, e.Rank = d.Targets[0].Worker, d.Targets[0].Addr, d.Targets[0].Rank
 	}

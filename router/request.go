@@ -17,7 +17,7 @@ type Request struct {
 	Path string
 	// Pool limits the choice to the workers of the model of this name; empty: the model that the body names.
 	Pool string
-	// MustPick: Envoy cannot pick by itself (the endpoint-picker protocol). A request that is left alone then gets the worker
+	// MustPick: Envoy cannot pick by itself (the endpoint-picker protocol). An unsteered request then gets the worker
 	// that a request with unknown content would get.
 	MustPick bool
 	// Only limits the choice to these addresses, each an ip:port, or an ip for all its ports. nil: no limit; empty: none allowed.
@@ -49,7 +49,7 @@ type Reason string
 // The reasons, best first. Every decision is counted under exactly one of them.
 const (
 	Exact     Reason = "exact"     // a worker's own events say that it holds a prefix
-	Learned   Reason = "learned"   // a worker's events say that it holds what events showed an engine to make of requests that began alike
+	Learned   Reason = "learned"   // as exact, for blocks that no rule computes: earlier requests with the same beginning became these
 	Predicted Reason = "predicted" // we routed the prefix there, its events do not confirm it yet
 	Affinity  Reason = "affinity"  // the worker has seen this media; its encoder cache is warm
 	Load      Reason = "load"      // no worker holds anything, or the request could not be read
@@ -71,15 +71,15 @@ type Target struct {
 	PrefillRank int
 }
 
-// Decision is the router's answer. Targets is empty only if no worker is known or the request is left alone (then Envoy's
+// Decision is the router's answer. Targets is empty only if no worker is known or the request is not steered (then Envoy's
 // fallback takes it), or if Refuse is set.
 type Decision struct {
-	ID      string
-	Arm     report.Arm // steered or left alone; "": neither
-	WouldBe Target     // the choice for a request that is left alone; what is said below of Targets[0] is then about it
-	Model   string     // the pool's model name, never client text
-	Targets []Target   // ranked, best first, at most three
-	Reason  Reason
+	ID              string
+	Arm             report.Arm // steered or unsteered; "": neither
+	UnsteeredChoice Target     // the choice for an unsteered request; what is said below of Targets[0] is then about it
+	Model           string     // the pool's model name, never client text
+	Targets         []Target   // ranked, best first, at most three
+	Reason          Reason
 	// Why names what kept the decision from a better Reason, such as "model unknown"; for Exact only what keeps it from being
 	// certain. It never holds client text.
 	Why string

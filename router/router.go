@@ -21,7 +21,7 @@
 //	admission.go       memory and turns for reading bodies
 //	pending.go         waiting for a worker, or for a place
 //	fairshare.go       the last places, shared by tenants
-//	holdout.go         conversations that are left to Envoy's own balancing
+//	unsteered.go       conversations that are left to Envoy's own balancing
 //	disaggregation.go  workers that only prefill, and those that decode
 //	encoderpool.go     workers that only encode
 //	adapters.go        LoRA adapters that workers have loaded
@@ -106,11 +106,11 @@ type Options struct {
 	// called when something was evicted or refused for lack of room: "answers", "images seen", …; nil: it is not counted
 	NoRoom  func(what string)
 	Metrics prometheus.Registerer // nil: none
-	// Decided and Ended, if set, are called after each decision, and at each request's end with its model. They must not block.
-	Decided func(d *Decision, took time.Duration)
-	Ended   func(model string, o *Outcome, took time.Duration)
-	Now     func() time.Time // nil: time.Now
-	Seed    uint64           // seed of the tie-break between equal candidates; 0: random
+	// OnDecided and OnEnded, if set, are called after each decision, and at each request's end with its model. They must not block.
+	OnDecided func(d *Decision, took time.Duration)
+	OnEnded   func(model string, o *Outcome, took time.Duration)
+	Now       func() time.Time // nil: time.Now
+	Seed      uint64           // seed of the tie-break between equal candidates; 0: random
 	// Resync, if set, is called when a slot has repeatedly found less than its events promised, so the index's view of it is in
 	// doubt. It must not block.
 	Resync func(*fleet.Slot)
@@ -141,12 +141,12 @@ type Router struct {
 	lastShared   atomic.Uint64 // number of the last booking that other replicas were told of
 	replicas     sync.Mutex    // held while a message of another replica is applied
 	partAnswered atomic.Bool   // the last question to a replica of another part was answered
-	unsteered    atomic.Uint64 // bits of the share of conversations that are left alone
+	unsteered    atomic.Uint64 // bits of Options.UnsteeredShare
 	scratch      sync.Pool
 }
 
-// state is what a plan is made from. Planning only reads it, except for what stands above plan, and for one thing: if the deployment's
-// secret was replaced, the first plan afterwards forgets what was learned under the old one (learning.paths).
+// state is what a plan is made from. Planning only reads it, but for the effects that stand above plan, and for one more: the first plan
+// after the deployment's secret was replaced forgets what was learned under the old one (learning.paths).
 type state struct {
 	opt          Options
 	predicted    *speculative.Index
@@ -208,13 +208,13 @@ func New(opt Options) *Router {
 	opt.Ledger.OnExpired(r.expired)
 	r.learning = newLearning(&r.opt, r.metrics.learned)
 	r.scratch.New = func() any { return new(scratch) }
-	r.Steer(opt.UnsteeredShare)
+	r.SetUnsteered(opt.UnsteeredShare)
 	r.Serve(opt.Models, opt.MaxInFlight, opt.PredictedTTL)
 	return r
 }
 
-// Steer changes the share of the conversations that are left to Envoy's own balancing, for decisions that begin from now on.
-func (r *Router) Steer(unsteeredShare float64) { r.unsteered.Store(math.Float64bits(unsteeredShare)) }
+// SetUnsteered changes Options.UnsteeredShare, for decisions that begin from now on.
+func (r *Router) SetUnsteered(share float64) { r.unsteered.Store(math.Float64bits(share)) }
 
 func (r *Router) unsteeredShare() float64 { return math.Float64frombits(r.unsteered.Load()) }
 

@@ -272,7 +272,7 @@ func TestNoModelNamed(t *testing.T) {
 			t.Errorf("two models, the route's pool: %s: %+v", body, d)
 		}
 	}
-	w.Steer(1)
+	w.SetUnsteered(1)
 	if d := w.decide(nameless[0]); d.Refuse != nil || d.Why != "model unknown" {
 		t.Errorf("observing: %+v", d)
 	}

@@ -28,7 +28,7 @@ func (r *Router) place(id, model string, rd reading, path *learned.Path) Decisio
 	}
 	x.preparePrompt(rd)
 	r.conclude(x)
-	r.decided(x)
+	r.countAndTime(x)
 	x.mem.release()
 	r.scratch.Put(x.mem)
 	return x.out

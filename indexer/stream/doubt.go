@@ -31,8 +31,8 @@ type doubt struct {
 	named, again int // events that named doubtful parents, and that stored doubtful blocks again
 }
 
-// markDoubtful is called when missing messages cannot be recovered: what is held is in doubt, or only the blocks with some engine hashes.
-// If the sink has no index, everything is cleared.
+// markDoubtful is called when missing messages cannot be recovered. It puts the held blocks with these engine hashes in doubt; nil means
+// all. If the sink has no index, everything is cleared.
 func (f *Feed) markDoubtful(engineHashes []uint64) {
 	x, slot := f.o.Sink.Held()
 	if x != nil {

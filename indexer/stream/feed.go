@@ -101,9 +101,10 @@ type Options struct {
 	// Stored, if set, is called with every stored event before it is applied, in the feed's goroutine: for audit and learning.
 	// The event is valid until it returns.
 	Stored func(*kvevent.Event)
-	// OnEvent, if set, is called in the feed's goroutine with what a reader of Sink that runs a feed of its own needs, before it is
-	// applied: each event, with copies resolved and other block sizes left out, and Cleared or Lost if what is held is cleared or
-	// lost.
+	// OnEvent, if set, is called in the feed's goroutine with each event before it is applied, for others that follow the sink by feeds of
+	// their own. It does not get events of another block size than the rank's. A copy in a lower tier, whose event does not say what it
+	// holds, comes as the Stored that it was resolved to, after it was applied. Where a gap leaves what is held cleared or in doubt, a
+	// Cleared or a Lost comes.
 	OnEvent func(*kvevent.Event)
 	// OnOtherBlockSize, if set, is called in the feed's goroutine with the block size of the rank's events if it is not BlockSize, once for
 	// each new value.

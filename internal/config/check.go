@@ -59,7 +59,7 @@ func (c *Config) check() error {
 	if c.Mode == observe && c.Enforce != 100 {
 		bad("enforce", "%v, but mode is observe: nothing is steered (want mode: enforce, or leave this out)", c.Enforce)
 	}
-	if left, _ := c.LeftAlone(); left > 0 && c.Dynamo.Plane != "" {
+	if share, _ := c.Unsteered(); share > 0 && c.Dynamo.Plane != "" {
 		bad("mode",
 			"with dynamo every request must be steered: its front ends in direct mode answer 400 where no worker is named (want enforce, at 100%%)")
 	}

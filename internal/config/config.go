@@ -324,9 +324,9 @@ func (p Percent) String() string { return strconv.FormatFloat(float64(p), 'f', -
 // MarshalYAML writes String's form.
 func (p Percent) MarshalYAML() ([]byte, error) { return []byte(p.String()), nil }
 
-// LeftAlone returns the share of conversations that are left to Envoy's own balancing, 0 to 1, and the name that the report uses
+// Unsteered returns the share of conversations that are left to Envoy's own balancing, 0 to 1, and the name that the report uses
 // for the mode.
-func (c *Config) LeftAlone() (share float64, mode string) {
+func (c *Config) Unsteered() (share float64, mode string) {
 	if c.Mode == observe {
 		return 1, observe
 	}

@@ -262,7 +262,7 @@ func TestWell(t *testing.T) {
 func TestWellWhileObserving(t *testing.T) {
 	f := well()
 	f.config = pairs("load_every", "mode: observe\nload_every")
-	f.decide(func(d *router.Recent) { d.Arm, d.Used, d.Reported = arms.Left, "10.0.0.9:8000", 0 })
+	f.decide(func(d *router.Recent) { d.Arm, d.Used, d.Reported = arms.Unsteered, "10.0.0.9:8000", 0 })
 	for _, r := range f.examine(t, nil) {
 		if r.Verdict == Warning || r.Verdict == Error {
 			t.Errorf("%+v", r)

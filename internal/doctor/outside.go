@@ -102,7 +102,7 @@ func obeyed(s *collected, r *report) {
 	other, ours, at := 0, false, ""
 	for _, d := range s.decisions() {
 		ours = ours || d.At.After(s.began) && t.asked && d.PromptTokens > 0
-		if d.Used == "" || d.Addr == "" || d.Arm == arms.Left { // observe, or a part of enforce
+		if d.Used == "" || d.Addr == "" || d.Arm == arms.Unsteered { // observe, or a part of enforce
 			continue
 		}
 		went++

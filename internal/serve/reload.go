@@ -36,15 +36,15 @@ type state struct {
 // longer being written, and when workers that are asked serve other models. An invalid configuration changes nothing.
 type reloader struct {
 	*running
-	ctx   context.Context
-	envoy *extproc.Server
-	watch *modelWatch
-	asked chan os.Signal // SIGHUP; nil: there is no file to read again
-	ended chan struct{}  // closed when run has returned
+	ctx    context.Context
+	envoy  *extproc.Server
+	watch  *modelWatch
+	hangup chan os.Signal // SIGHUP; nil: there is no file to read again
+	ended  chan struct{}  // closed when run has returned
 
 	mu       sync.Mutex        // held during a reload
 	base     config.Config     // what is served, without the models of workers that are asked
-	reported []config.Model    // those
+	reported []config.Model    // the models of workers that are asked
 	files    []string          // the configuration file, and those that its values refer to
 	seen     [sha256.Size]byte // sum of files when they were last read
 
@@ -79,8 +79,8 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	x.watch.set(ctx, r.now.Load().models)
 	x.files, x.seen, x.base = r.cfg.Files(), r.read, r.cfg
 	if x.cfg.File != "" { // before the start is reported: an unhandled SIGHUP ends the process
-		x.asked = make(chan os.Signal, 1)
-		signal.Notify(x.asked, syscall.SIGHUP)
+		x.hangup = make(chan os.Signal, 1)
+		signal.Notify(x.hangup, syscall.SIGHUP)
 	}
 	go func() {
 		defer close(x.ended)
@@ -91,15 +91,15 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 
 // run reloads on a signal, when files have changed, or when workers that are asked serve other models, until its context ends.
 func (x *reloader) run() {
-	if x.asked != nil {
-		defer signal.Stop(x.asked)
+	if x.hangup != nil {
+		defer signal.Stop(x.hangup)
 	}
 	x.mu.Lock()
 	last := x.seen
 	x.mu.Unlock()
 	for {
 		var look <-chan time.Time
-		if x.asked != nil {
+		if x.hangup != nil {
 			look = time.After(retry.UntilBeat(time.Now(), filesEvery, 0))
 		}
 		select {
@@ -108,7 +108,7 @@ func (x *reloader) run() {
 		case found := <-x.sources.models:
 			found.done <- x.serveAsked(found.models)
 			continue
-		case <-x.asked:
+		case <-x.hangup:
 			_, _ = x.reload()
 			continue
 		case <-look:
@@ -247,8 +247,8 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	before := x.now.Load().models
 	x.now.Store(&state{live, models})
 	x.router.Serve(models, live.MaxInFlight, live.Index.PredictedTTL) // before there are workers of new models
-	left, mode := live.LeftAlone()
-	x.router.Steer(left)
+	unsteered, mode := live.Unsteered()
+	x.router.SetUnsteered(unsteered)
 	x.report.SetMode(mode)
 	x.envoy.SetModels(modelNames(live))
 	x.watch.set(x.ctx, models)
@@ -288,7 +288,7 @@ func (x *reloader) reportResult(restart []string, err error) {
 		x.restarts.WithLabelValues(key).Set(1)
 	}
 	now := x.now.Load()
-	_, mode := now.cfg.LeftAlone()
+	_, mode := now.cfg.Unsteered()
 	x.log.Info("configuration applied", zap.String("enforce", mode), zap.Int("models", len(now.models)),
 		zap.Int("workers", len(now.cfg.Workers)), zap.Strings("needs_restart", restart))
 }

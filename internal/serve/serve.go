@@ -205,7 +205,7 @@ func (s *Server) Run(stopped context.Context) error {
 		return err
 	}
 	defer page.Close()
-	_, mode := s.cfg.LeftAlone()
+	_, mode := s.cfg.Unsteered()
 	s.log.Info("serving", zap.String("listen", s.cfg.Listen), zap.String("admin", s.cfg.Admin), zap.Int("models", len(s.cfg.Models)),
 		zap.Int("workers", len(s.cfg.Workers)), zap.String("enforce", mode), zap.String("version", build.Version))
 	defer context.AfterFunc(stopped, func() { s.log.Info("stopping", zap.Duration("drain", s.cfg.Drain)) })()
@@ -243,12 +243,12 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 			r.probe.Restarted(w.Name)
 			r.audit.Mended("", w.Name)
 		}})
-	left, mode := s.cfg.LeftAlone()
+	unsteered, mode := s.cfg.Unsteered()
 	with := r.peers.hooks()
 	r.report = report.New(mode, time.Now())
 	others := alias.New(r.metrics, s.cfg.Metrics.Aliases, r.fleet)
-	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: left, Decided: others.Decided,
-		Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index,
+	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: unsteered, OnDecided: others.Decided,
+		OnEnded: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index,
 		LearnedBytes: 64 << 20, Audit: r.audit,
 		Decisions: decisions, Share: with.share, ShareLearned: with.shareLearned, AskHolders: with.askHolders,
 		PredictedTTL: s.cfg.Index.PredictedTTL,

@@ -118,7 +118,7 @@ func (o Replay) model(w io.Writer, m *config.Model, requests []*Request) {
 		rate = rates[len(rates)/2]
 	}
 	e.BlockSize, e.Blocks, e.Prefill, e.Pair = m.BlockSize, cache/m.BlockSize, 1/rate, 0
-	left, mode := o.Config.LeftAlone()
+	left, mode := o.Config.Unsteered()
 	ready := prepare(requests, m.BlockSize)
 	play := func(rule func(*View) Rule) map[*Request]*Served {
 		served := make(map[*Request]*Served, len(requests))

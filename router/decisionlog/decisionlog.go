@@ -78,10 +78,10 @@ type Line struct {
 	ReportedPrompt int           `json:"reported_prompt_tokens,omitempty"`
 	FirstByte      float64       `json:"first_byte_ms,omitempty"`
 	End            float64       `json:"end_ms,omitempty"` // from the decision to its end
-	Would          *Hypothetical `json:"would,omitempty"`  // for a request left alone, if both workers are known
+	Would          *Hypothetical `json:"would,omitempty"`  // for an unsteered request, if both workers are known
 }
 
-// Hypothetical compares the choice for a request that was left alone with the worker that Envoy used, both as known at the decision.
+// Hypothetical compares the choice for an unsteered request with the worker that Envoy used, both as known at the decision.
 type Hypothetical struct {
 	Cached     int `json:"cached_tokens"`      // leading tokens of the prompt that the chosen worker held
 	UsedCached int `json:"used_cached_tokens"` // leading tokens of the prompt that the used worker held

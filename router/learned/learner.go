@@ -30,11 +30,11 @@ type Outcome string
 
 // What can become of a request. Each is counted.
 const (
-	Learned      Outcome = "learned"
-	NoEvents     Outcome = "no_events"    // all of its blocks were held before, or the worker's events do not come
-	Unattributed Outcome = "unattributed" // events could be those of several requests
-	Doubtful     Outcome = "doubtful"     // the blocks do not have the length that the engine reported
-	NoRoom       Outcome = "no_room"
+	Learned       Outcome = "learned"
+	NoEvents      Outcome = "no_events"    // all of its blocks were held before, or the worker's events do not come
+	Unattributed  Outcome = "unattributed" // events could be those of several requests
+	LengthDiffers Outcome = "doubtful"     // the blocks do not have the length that the engine reported
+	NoRoom        Outcome = "no_room"
 )
 
 // Learner attributes the blocks that workers report to the requests that they serve, and teaches a Memory what the engines made of them.
@@ -454,7 +454,7 @@ func (x *watched) outcome() Outcome {
 			return Unattributed
 		}
 	case len(x.chain) < x.report.Prompt/x.Size, x.report.Output >= 0 && len(x.chain) > (x.report.Prompt+x.report.Output)/x.Size:
-		return Doubtful
+		return LengthDiffers
 	}
 	return Learned
 }

@@ -160,7 +160,7 @@ func TestWhose(t *testing.T) {
 			e.watch("a", "", a)
 			e.stores("", b.prompt(), 0, all)
 			e.end("a", len(a.prompt()), 1)
-		}, false, false, map[Outcome]int{Doubtful: 1}},
+		}, false, false, map[Outcome]int{LengthDiffers: 1}},
 		"traffic without a session, where events name them": {func(e *told) {
 			e.watch("a", "s1", a)
 			e.stores("s1", a.prompt(), 0, all)
@@ -185,7 +185,7 @@ func TestWhose(t *testing.T) {
 			e.watch("a", "s", a)
 			e.stores("s", a.prompt(), 0, 2)
 			e.end("a", len(a.prompt()), 1)
-		}, false, false, map[Outcome]int{Doubtful: 1}},
+		}, false, false, map[Outcome]int{LengthDiffers: 1}},
 		"a parent that nobody knows": {func(e *told) {
 			e.watch("a", "s", a)
 			ev := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s", HasParent: true, Parent: 77,
@@ -220,7 +220,7 @@ func TestWhose(t *testing.T) {
 			e.stores("s1", request{[]int{5}}.prompt(), 0, 1)
 			e.stores("s2", a.prompt(), 0, 3)
 			e.end("a", len(a.prompt()), 1)
-		}, false, true, map[Outcome]int{Learned: 1, Doubtful: 1}},
+		}, false, true, map[Outcome]int{Learned: 1, LengthDiffers: 1}},
 		"a worker that tells of more blocks than a prompt has": {func(e *told) {
 			e.watch("a", "s1", a)
 			lie := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s1", Locals: make([]uint64, MaxBlocks+1)}
@@ -234,7 +234,7 @@ func TestWhose(t *testing.T) {
 				e.t.Errorf("%d blocks are kept", len(x.chain))
 			}
 			e.end("a", len(a.prompt()), 1)
-		}, false, false, map[Outcome]int{Doubtful: 1}},
+		}, false, false, map[Outcome]int{LengthDiffers: 1}},
 		"it failed": {func(e *told) {
 			e.watch("a", "s", a)
 			e.stores("s", a.prompt(), 0, all)

@@ -94,7 +94,7 @@ type node struct {
 	children   int32
 	latest     *node // of the children
 	least      int32 // blocks that those had that more counts
-	doubt      int8  // prompts that had less than half of what is known, less the others
+	strays     int8  // prompts with less than half of the known blocks, less the others
 	more       int8  // new paths that had far more than the common blocks, less the others
 }
 
@@ -114,7 +114,7 @@ const (
 // A worker with another template, or a request to which another's events were attributed, must not unmake what is known of a beginning that
 // all share; nor must a template that has changed do so for good.
 const (
-	mostDoubt  = 3 // prompts with less than half of what is known that change nothing of it
+	mostStrays = 3 // prompts with less than half of what is known that change nothing of it
 	enoughMore = 8 // new paths with at least twice the common blocks that raise these
 	moreBlocks = 8 // more than they may have by chance
 )
@@ -478,20 +478,21 @@ func (m *Memory) part(n *node, same int) {
 
 // lower records that a path has only the first same blocks of the node's chain.
 func (m *Memory) lower(n *node, same int) {
-	if n.common >= 0 && !n.doubts(same, int(n.common)) && same < int(n.common) {
+	if n.common >= 0 && !n.isStray(same, int(n.common)) && same < int(n.common) {
 		m.stats.Lowered++
 		m.changes++
 		n.common = int32(same)
 	}
 }
 
-// doubts reports whether a prompt that has the first same of the known blocks changes nothing of these.
-func (n *node) doubts(same, known int) bool {
+// isStray reports whether a prompt has so few of the known blocks, the first same, that it changes nothing of what is known. After
+// mostStrays of them, less the others, it does.
+func (n *node) isStray(same, known int) bool {
 	switch {
 	case 2*same >= known:
-		n.doubt = max(0, n.doubt-1)
-	case n.doubt < mostDoubt:
-		n.doubt++
+		n.strays = max(0, n.strays-1)
+	case n.strays < mostStrays:
+		n.strays++
 		return true
 	}
 	return false
@@ -567,7 +568,7 @@ func (m *Memory) endAt(n *node, same int, t Taught) {
 	e := ending{prompt: int32(t.Prompt), tokens: int32(t.Tokens)}
 	if old := n.ending; old != nil {
 		agreed, known := old.shared(t.Chain, same), min(int(old.prompt), t.Prompt) // with the earlier request
-		if n.doubts(agreed, known) {
+		if n.isStray(agreed, known) {
 			return
 		}
 		if 2*agreed >= known {

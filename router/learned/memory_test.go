@@ -359,7 +359,7 @@ func TestAnotherTemplate(t *testing.T) {
 			}
 		}
 		check(t, m)
-		for range mostDoubt + 2*enoughMore {
+		for range mostStrays + 2*enoughMore {
 			teach(m, 3)
 		}
 		if n := known(m, 3); n != want {
@@ -369,7 +369,7 @@ func TestAnotherTemplate(t *testing.T) {
 	}
 	m, again := NewMemory(1<<20, new(Sizes)), request{shared}
 	for template := range 3 {
-		for range mostDoubt + 1 {
+		for range mostStrays + 1 {
 			chain := chainOf(append([]int{-template}, again.prompt()...))
 			m.Teach(&Lesson{1, *again.path(), Taught{Chain: chain, Prompt: len(chain)}})
 		}

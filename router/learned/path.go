@@ -39,9 +39,13 @@ const (
 	MediaFirst Order = true  // before all texts: vLLM's "string" content format
 )
 
-// Turn is where a request's paths in the two orders part: numbers of the first step that differs in the own order, and of the last one
-// in the other order before a text follows media, or media texts. It has none if the paths are the same, or if the first text does not
-// begin with a letter: a template may leave such a text out.
+// Turn says where a request's two paths part, as one of the two has it:
+//
+//	Own     number of this path's first step that the other path does not have there
+//	Other   number of the last of those steps that the other path has first: its media, or else its texts
+//
+// So two requests with the same Other and another Own have the same media with other texts, or the same texts with other media. Turn is
+// zero if the paths are the same, or if the first text does not begin with a letter: a template may leave such a text out.
 type Turn struct{ Own, Other [2]uint64 }
 
 // Paths are one request's paths, by its media's order.

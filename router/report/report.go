@@ -3,7 +3,7 @@
 //
 //	ended request, or line of a decision log ─▶ Totals ─▶ Report: JSON, metrics, and text for people
 //
-// For both arms it reports how many prompt tokens were cached and how soon answers came. For requests left alone it also reports
+// For both arms it reports how many prompt tokens were cached and how soon answers came. For unsteered requests it also reports
 // what the choice would have gained for each: what the chosen worker held at the decision, less what the used one held. That does
 // not forecast a steered fleet, whose workers hold other things. Totals count from the start, and the last days by minute and model.
 package report
@@ -27,8 +27,8 @@ type Arm string
 
 // The arms.
 const (
-	Steered Arm = "steered" // Envoy was told where to send it
-	Left    Arm = "left"    // Envoy was told nothing
+	Steered   Arm = "steered" // Envoy was told where to send it
+	Unsteered Arm = "left"    // Envoy was told nothing
 )
 
 // Request is an ended request.
@@ -41,13 +41,13 @@ type Request struct {
 	Counted   bool // Cached is the engine's own count; else what its worker was known to hold at the decision
 	FirstByte time.Duration
 	End       time.Duration
-	Would     *decisionlog.Hypothetical // if it was left alone; nil: not known
+	Would     *decisionlog.Hypothetical // if it was not steered; nil: not known
 }
 
 // Of converts a line of a decision log. ok is false if it has no arm or its end was not reported.
 func Of(l *decisionlog.Line) (r Request, ok bool) {
 	arm := Arm(l.Arm)
-	if arm != Steered && arm != Left || l.Outcome != decisionlog.Ended {
+	if arm != Steered && arm != Unsteered || l.Outcome != decisionlog.Ended {
 		return r, false
 	}
 	r = Request{Arm: arm, Model: l.Model, OK: isOK(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached,
@@ -74,7 +74,7 @@ type Report struct {
 	Until   time.Time `json:"until"`
 	Steered Side      `json:"steered"`
 	Left    Side      `json:"left"`
-	Would   Savings   `json:"would"` // for requests left alone
+	Would   Savings   `json:"would"` // for unsteered requests
 
 	Unreadable int `json:"unreadable_lines,omitempty"` // of a decision log: cut off
 }
@@ -105,7 +105,7 @@ const (
 	fewForMean = 30
 )
 
-// Savings is what the choice would have gained for requests left alone, if both the choice and the used worker are known.
+// Savings is what the choice would have gained for unsteered requests, if both the choice and the used worker are known.
 type Savings struct {
 	Requests    int     `json:"requests"`
 	Prompt      int     `json:"prompt_tokens"`
@@ -158,7 +158,7 @@ type period struct {
 }
 
 func newPeriod(since time.Time) *period {
-	return &period{since: since, arms: map[Arm]*sums{Steered: {}, Left: {}}}
+	return &period{since: since, arms: map[Arm]*sums{Steered: {}, Unsteered: {}}}
 }
 
 type sums struct {
@@ -227,7 +227,7 @@ func (t *period) add(r *Request, at time.Time) {
 			s.Counted++
 		}
 	}
-	if w := r.Would; w != nil && r.Arm == Left {
+	if w := r.Would; w != nil && r.Arm == Unsteered {
 		t.would.add(w, r.Prompt)
 		t.sum2 += float64(w.Tokens()) * float64(w.Tokens())
 	}
@@ -294,7 +294,7 @@ func (s *sums) merge(o *sums) {
 }
 
 func (t *period) report(mode string) Report {
-	r := Report{Mode: mode, Since: t.since, Until: t.until, Steered: t.arms[Steered].side(), Left: t.arms[Left].side(), Would: t.would}
+	r := Report{Mode: mode, Since: t.since, Until: t.until, Steered: t.arms[Steered].side(), Left: t.arms[Unsteered].side(), Would: t.would}
 	if n := float64(r.Would.Requests); n > 0 {
 		r.Would.Mean = float64(r.Would.Spared-r.Would.Cost) / n
 		if r.Would.Requests >= fewForMean {
@@ -368,7 +368,7 @@ func (t *Totals) Show(of meter.Metrics) {
 
 func (t *Totals) collect(ch chan<- prometheus.Metric) {
 	r := t.Report()
-	for arm, s := range map[Arm]Side{Steered: r.Steered, Left: r.Left} {
+	for arm, s := range map[Arm]Side{Steered: r.Steered, Unsteered: r.Left} {
 		meter.Counter(ch, requestsDesc, float64(s.Requests), string(arm))
 		meter.Counter(ch, promptDesc, float64(s.Prompt), string(arm))
 		meter.Counter(ch, cachedDesc, float64(s.Cached), string(arm))

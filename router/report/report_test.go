@@ -13,12 +13,12 @@ import (
 
 var began = time.UnixMilli(1_800_000_000_000)
 
-// one returns the i-th request of an arm: 1000 tokens, 10 ms and more to the first byte; if left alone, the chosen worker held
+// one returns the i-th request of an arm: 1000 tokens, 10 ms and more to the first byte; if unsteered, the chosen worker held
 // 500, the used one 100 or, each tenth, 600.
 func one(arm Arm, i int) Request {
 	r := Request{Arm: arm, OK: true, Prompt: 1000, Cached: 500, Counted: i%2 == 0, FirstByte: time.Duration(10+i) * time.Millisecond,
 		End: time.Second}
-	if arm == Left {
+	if arm == Unsteered {
 		r.Would = &decisionlog.Hypothetical{Cached: 500, UsedCached: 100, Encode: 50, Rate: 10000}
 		if i%10 == 0 {
 			r.Would.UsedCached, r.Would.Rate = 600, 0
@@ -44,7 +44,7 @@ func line(r Request, at time.Time) *decisionlog.Line {
 func TestLogAndTotalsAgree(t *testing.T) {
 	live, log := New("", time.Time{}), ""
 	for i := range 200 {
-		for _, r := range []Request{one(Steered, i), one(Left, i), {Arm: Left, Cached: -1}} {
+		for _, r := range []Request{one(Steered, i), one(Unsteered, i), {Arm: Unsteered, Cached: -1}} {
 			at := began.Add(time.Duration(i) * time.Second)
 			if text, err := json.Marshal(line(r, at)); err == nil {
 				log += string(text) + "\n"
@@ -91,7 +91,7 @@ func TestLogAndTotalsAgree(t *testing.T) {
 func TestTooFew(t *testing.T) {
 	totals := New("10%", began)
 	for i := range 19 {
-		totals.Add(one(Left, i), began)
+		totals.Add(one(Unsteered, i), began)
 	}
 	totals.Add(Request{Arm: Steered, OK: true, Prompt: 100, Cached: -1}, began)
 	totals.Add(Request{OK: true, Prompt: 100}, began) // without an arm
@@ -114,7 +114,7 @@ func TestTooFew(t *testing.T) {
 func TestRange(t *testing.T) {
 	live, log := New("observe", time.Time{}), ""
 	for i := range 300 {
-		r := one([]Arm{Steered, Left}[i%2], i)
+		r := one([]Arm{Steered, Unsteered}[i%2], i)
 		r.Model = []string{"a", "b"}[i%3%2]
 		at := began.Truncate(time.Minute).Add(time.Duration(i) * time.Second)
 		l := line(r, at)
@@ -149,7 +149,7 @@ func TestRange(t *testing.T) {
 		}
 	}
 	for i := range 2 * maxParts {
-		live.Add(one(Left, i), began.Add(time.Duration(i)*time.Minute))
+		live.Add(one(Unsteered, i), began.Add(time.Duration(i)*time.Minute))
 	}
 	if len(live.parts) > maxParts || live.Report().Left.Requests != 150+2*maxParts {
 		t.Errorf("%d parts, %d requests", len(live.parts), live.Report().Left.Requests)

@@ -85,7 +85,7 @@ func (r Report) String() string {
 
 func (x *Savings) write(w io.Writer) {
 	if x.Requests == 0 {
-		fmt.Fprint(w, "\nNo request was left alone of which it is known what the choice would have been.\n")
+		fmt.Fprint(w, "\nNo request was not steered of which it is known what the choice would have been.\n")
 		return
 	}
 	of := func(n int) string { return fmt.Sprintf("%d (%s)", n, percent(n, x.Requests)) }

@@ -18,10 +18,10 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// newLeft is newWorld with a share of conversations that are left alone.
-func newLeft(t *testing.T, workers int, share float64) *world {
+// newUnsteered is newWorld with a share of conversations that are not steered.
+func newUnsteered(t *testing.T, workers int, share float64) *world {
 	w := newWorld(t, workers)
-	w.Steer(share)
+	w.SetUnsteered(share)
 	return w
 }
 
@@ -34,9 +34,9 @@ func (w *world) busy() (out string) {
 	return out + fmt.Sprint(w.predicted.Size() > 0)
 }
 
-// TestLeftAlone checks that a request that is left alone sends Envoy nothing and books nothing until Envoy reports who got it,
+// TestUnsteered checks that an unsteered request sends Envoy nothing and books nothing until Envoy reports who got it,
 // and that all of it is then booked at that worker.
-func TestLeftAlone(t *testing.T) {
+func TestUnsteered(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 5)))
 	for name, c := range map[string]struct {
 		reports []Outcome
@@ -56,11 +56,11 @@ func TestLeftAlone(t *testing.T) {
 		"an end of unknown": {[]Outcome{{Phase: Ended, Addr: "10.9.9.9:1", Code: 200}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newLeft(t, 2, 1)
+			w := newUnsteered(t, 2, 1)
 			w.opt.Audit = audit.New(audit.Options{Index: w.index})
 			w.stores(0, body)
 			d := w.decide(body)
-			if d.Arm != report.Left || len(d.Targets) != 0 || d.WouldBe.Worker != "w0" || d.Reason != Exact ||
+			if d.Arm != report.Unsteered || len(d.Targets) != 0 || d.UnsteeredChoice.Worker != "w0" || d.Reason != Exact ||
 				d.CachedTokens == 0 || d.Refuse != nil {
 				t.Fatalf("%+v", d)
 			}
@@ -89,21 +89,21 @@ func TestLeftAlone(t *testing.T) {
 // TestChoiceFollowsWhatHappens checks that the effects of such a request are known from where it went: its prompt is predicted
 // there, and the choice follows.
 func TestChoiceFollowsWhatHappens(t *testing.T) {
-	w := newLeft(t, 3, 1)
+	w := newUnsteered(t, 3, 1)
 	body := chatBody("m", testImage(3, 640, 480))
 	first := w.decide(body)
 	second := w.decide(body)
 	if second.Reason != Load || second.CachedTokens != 0 {
 		t.Errorf("a prompt counts as held where it never went: %+v", second)
 	}
-	used := (w.worker(first.WouldBe.Worker) + 1) % 3
+	used := (w.worker(first.UnsteeredChoice.Worker) + 1) % 3
 	w.Observe(Outcome{ID: first.ID, Phase: Started, Addr: w.slots[used].Worker.Addr})
 	third := w.decide(body)
-	if third.Reason != Predicted || third.WouldBe.Addr != w.slots[used].Worker.Addr {
+	if third.Reason != Predicted || third.UnsteeredChoice.Addr != w.slots[used].Worker.Addr {
 		t.Errorf("the choice does not follow: %+v", third)
 	}
 	w.now = w.now.Add(time.Minute)
-	if d := w.decide(body); d.Reason != Affinity || d.WouldBe.Addr != w.slots[used].Worker.Addr {
+	if d := w.decide(body); d.Reason != Affinity || d.UnsteeredChoice.Addr != w.slots[used].Worker.Addr {
 		t.Errorf("who has seen the image: %+v", d)
 	}
 }
@@ -119,13 +119,13 @@ func (w *world) worker(name string) (n int) {
 // TestLeftIsNotShed checks that such requests are not refused for lack of room, but that bodies are still cleaned, and refused if
 // they are not JSON.
 func TestLeftIsNotShed(t *testing.T) {
-	w := newLeft(t, 1, 1)
+	w := newUnsteered(t, 1, 1)
 	w.limit(1)
 	body := chatBody("m", `"Hello"`)
 	for range 3 {
 		d := w.decide(body)
 		w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: "10.0.0.1:8000"})
-		if d.Refuse != nil || d.Arm != report.Left {
+		if d.Refuse != nil || d.Arm != report.Unsteered {
 			t.Errorf("%+v", d)
 		}
 	}
@@ -135,7 +135,7 @@ func TestLeftIsNotShed(t *testing.T) {
 	if d := w.decide("{"); d.Refuse == nil || d.Arm != "" {
 		t.Errorf("no JSON: %+v", d)
 	}
-	if d := w.decide(`{"model":"m","mm_hashes":["x"],"messages":[{"role":"user","content":[{"type":"text","text":"hi","uuid":"u"}]}]}`); len(d.Edits) == 0 || d.Arm != report.Left {
+	if d := w.decide(`{"model":"m","mm_hashes":["x"],"messages":[{"role":"user","content":[{"type":"text","text":"hi","uuid":"u"}]}]}`); len(d.Edits) == 0 || d.Arm != report.Unsteered {
 		t.Errorf("not cleaned: %+v", d)
 	}
 }
@@ -143,14 +143,14 @@ func TestLeftIsNotShed(t *testing.T) {
 // TestLeftWhereEnvoyCannotPick checks that, if Envoy cannot pick by itself, such a request gets the worker that an unread request
 // would get, and is booked there.
 func TestLeftWhereEnvoyCannotPick(t *testing.T) {
-	w := newLeft(t, 2, 1)
+	w := newUnsteered(t, 2, 1)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 5)))
 	w.stores(0, body)
 	for range 3 {
 		w.ids++
 		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)},
 			MustPick: true})
-		if d.Arm != report.Left || d.WouldBe.Worker != "w0" || len(d.Targets) != 2 {
+		if d.Arm != report.Unsteered || d.UnsteeredChoice.Worker != "w0" || len(d.Targets) != 2 {
 			t.Errorf("%+v", d)
 		}
 	}
@@ -159,7 +159,7 @@ func TestLeftWhereEnvoyCannotPick(t *testing.T) {
 		t.Errorf("%d and %d in flight", a, b)
 	}
 	w.ids++
-	if d := w.Decide(t.Context(), &Request{ID: "no body", MustPick: true}); len(d.Targets) != 2 || d.Arm != report.Left {
+	if d := w.Decide(t.Context(), &Request{ID: "no body", MustPick: true}); len(d.Targets) != 2 || d.Arm != report.Unsteered {
 		t.Errorf("a body that is not read: %+v", d)
 	}
 }
@@ -180,7 +180,7 @@ func TestUsedWorkersStanding(t *testing.T) {
 		"as said": {func(*world) {}, 0, "1 compared, 0 spared, 0 cost"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newLeft(t, 2, 1)
+			w := newUnsteered(t, 2, 1)
 			w.stores(0, body)
 			c.change(w)
 			d := w.decide(body)
@@ -191,7 +191,7 @@ func TestUsedWorkersStanding(t *testing.T) {
 			w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: fmt.Sprintf("10.0.0.%d:8000", c.used+1), Code: 200, CachedTokens: -1})
 			x := w.opt.Report.Report().Would
 			if got := fmt.Sprintf("%d compared, %d spared, %d cost", x.Requests, x.Spared, x.Cost); got != c.want {
-				t.Errorf("%s, want %s; chosen %+v", got, c.want, d.WouldBe)
+				t.Errorf("%s, want %s; chosen %+v", got, c.want, d.UnsteeredChoice)
 			}
 		})
 	}
@@ -228,7 +228,7 @@ func TestSplit(t *testing.T) {
 			turn, asks, more)}
 		return r
 	}
-	small, large, other := newLeft(t, 1, 0.9), newLeft(t, 1, 0.5), newLeft(t, 2, 0.9)
+	small, large, other := newUnsteered(t, 1, 0.9), newUnsteered(t, 1, 0.5), newUnsteered(t, 2, 0.9)
 	for _, session := range []bool{true, false} {
 		steered := 0
 		for i := range conversations {
@@ -253,8 +253,8 @@ func TestSplit(t *testing.T) {
 // TestStoredAnswersAreOfNoArm checks that a request for a stored answer, which only one worker can serve, is in neither arm,
 // except in observe mode, in which nothing is steered.
 func TestStoredAnswersAreOfNoArm(t *testing.T) {
-	for share, want := range map[float64]report.Arm{0.99: "", 1: report.Left} {
-		w := newLeft(t, 2, share)
+	for share, want := range map[float64]report.Arm{0.99: "", 1: report.Unsteered} {
+		w := newUnsteered(t, 2, share)
 		w.answers.Add("resp_1", "10.0.0.2:8000")
 		d := w.Decide(t.Context(), &Request{ID: "a", Stored: "resp_1", Pool: "m"})
 		if d.Arm != want || want == "" && (len(d.Targets) == 0 || d.Targets[0].Worker != "w1") || want != "" && len(d.Targets) != 0 {
@@ -265,7 +265,7 @@ func TestStoredAnswersAreOfNoArm(t *testing.T) {
 
 // TestLeftReportsSideBySide checks that concurrent reports of one request place it once.
 func TestLeftReportsSideBySide(t *testing.T) {
-	w := newLeft(t, 3, 1)
+	w := newUnsteered(t, 3, 1)
 	w.opt.Audit = audit.New(audit.Options{Index: w.index})
 	body := chatBody("m", testImage(1, 640, 480))
 	for range 50 {
@@ -315,7 +315,7 @@ func TestReportWithoutFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	served(first, home, 0)
-	w.Steer(1)
+	w.SetUnsteered(1)
 	served(w.decide(body), 1-home, 0)
 	served(w.decide(body), home, blocks*16)
 	r := w.opt.Report.Report()

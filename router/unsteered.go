@@ -13,7 +13,7 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// A request that is left alone (mode observe, or beyond the share of mode enforce) is decided like any other, but Envoy is told
+// An unsteered request (mode observe, or beyond the share of mode enforce) is decided like any other, but Envoy is told
 // nothing and picks by its own balancing. It is booked at no slot until the access log reports the worker that got it. Then it is
 // booked there, with what the decision knew about that worker, so that load, predictions and the audit follow what really happens.
 // The choice is kept for the report.
@@ -62,7 +62,7 @@ func (x *planner) conversationHash() uint64 {
 	return h.Sum64()
 }
 
-// unsteeredRequest is what is kept of a request that is left alone: what the decision knew about all workers.
+// unsteeredRequest is what is kept of an unsteered request: what the decision knew about all workers.
 type unsteeredRequest struct {
 	estimates    []slotEstimate
 	groupPrompts []groupPrompt // by group; nil once the request is placed
@@ -92,7 +92,7 @@ func (x *planner) recordEstimates(group int, slots []*fleet.Slot, cands ...choos
 	}
 }
 
-// bookUnsteered books a request that is left alone: on no slot yet, unless Envoy cannot pick. A request that was not read keeps no
+// bookUnsteered books an unsteered request: on no slot yet, unless Envoy cannot pick. A request that was not read keeps no
 // prompts to book later.
 func (r *Router) bookUnsteered(x *planner) {
 	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm, cachedTokens: -1}
@@ -147,7 +147,7 @@ func (r *Router) placeBooking(b *bookingRecord, at *ledger.Booking) {
 	}
 }
 
-// recordUnsteered records predictions, images and the audit for a request that was left alone, once its slot is known.
+// recordUnsteered records predictions, images and the audit for an unsteered request, once its slot is known.
 func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.groupPrompts != nil {
 		a := &b.unsteered.groupPrompts[st.group]
@@ -161,7 +161,7 @@ func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 	b.unsteered.groupPrompts = nil
 }
 
-// hypothetical compares the choice for a request that was left alone with the slot that served it; nil: not known.
+// hypothetical compares the choice for an unsteered request with the slot that served it; nil: not known.
 func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical {
 	if b.unsteered == nil || b.unsteered.chosen < 0 {
 		return nil
