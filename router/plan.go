@@ -276,7 +276,7 @@ func (x *planner) clean() (unread error, refusal *Refusal) {
 	return unread, nil
 }
 
-// rename has the request ask for another model, if Options.Rewrite says so. The conversation's hash is not that of an unsteered request.
+// rename has the request ask for another model, if Options.Rewrite says so. Its draw is independent of the one for unsteered conversations.
 func (x *planner) rename() {
 	name := x.opt.Rewrite(x.mem.req.Model, func() float64 { return unitInterval(x.conversationHash() ^ 0x7265_6e61_6d65) })
 	if name == x.mem.req.Model {

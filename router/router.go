@@ -12,7 +12,7 @@
 //	filter.go          the workers that may get the request
 //	read.go            the prompt as each class of engines reads it
 //	choose.go          candidates, the choice, targets (package choose: what a candidate costs)
-//	commit.go          how a plan is carried out: steered, left to Envoy, or not at all (policy.go)
+//	commit.go          how a plan is carried out: steered, unsteered, or not at all (policy.go)
 //	booking.go         what is recorded then
 //	router/ledger      the life of a booking
 //

@@ -118,7 +118,7 @@ func (o Replay) model(w io.Writer, m *config.Model, requests []*Request) {
 		rate = rates[len(rates)/2]
 	}
 	e.BlockSize, e.Blocks, e.Prefill, e.Pair = m.BlockSize, cache/m.BlockSize, 1/rate, 0
-	left, mode := o.Config.Unsteered()
+	unsteered, mode := o.Config.Unsteered()
 	ready := prepare(requests, m.BlockSize)
 	play := func(rule func(*View) Rule) map[*Request]*Served {
 		served := make(map[*Request]*Served, len(requests))
@@ -132,7 +132,7 @@ func (o Replay) model(w io.Writer, m *config.Model, requests []*Request) {
 		return pickBy{pick: func(_ *View, r *run) int { return servers[r.req.logged.server()] }}
 	})
 	setup.Workers = workers
-	other := play(func(v *View) Rule { return &split{newSightline(v), roundRobin(v), left} })
+	other := play(func(v *View) Rule { return &split{newSightline(v), roundRobin(v), unsteered} })
 	turns := play(roundRobin)
 
 	fmt.Fprintf(w,
@@ -233,11 +233,11 @@ func compareHits(w io.Writer, requests []*Request, was map[*Request]*Served) {
 // split leaves a share of the conversations to another rule, as enforce does.
 type split struct {
 	steered, alone Rule
-	left           float64
+	unsteered      float64
 }
 
 func (s *split) of(r *run) Rule {
-	if float64(mix(r.req.Session, 21)>>11)/(1<<53) < s.left {
+	if float64(mix(r.req.Session, 21)>>11)/(1<<53) < s.unsteered {
 		return s.alone
 	}
 	return s.steered
