@@ -30,7 +30,7 @@ type learning struct {
 	memory  *learned.Memory
 	learner *learned.Learner
 	sizes   *learned.Sizes
-	// sent predicts which workers will hold what was sent to them lately and is not learned yet, by the steps of paths: so two requests
+	// sent predicts which workers will hold what was sent to them recently and is not learned yet, by the steps of paths: so two requests
 	// that begin alike, one soon after the other, get the same worker.
 	sent   *speculative.Index
 	secret *block.Secret

@@ -17,7 +17,7 @@ import (
 
 // plan is what one request comes to: the answer, what to book, and what to count. Making it books and counts none of this: a commit
 // (commit.go) does. Making it has these effects outside: a request that waits takes a place among those that wait and is counted there
-// (pending.go, admission.go); images are fetched; another replica may be asked; and what is recalled counts as used lately.
+// (pending.go, admission.go); images are fetched; another replica may be asked; and what is recalled counts as recently used.
 type plan struct {
 	*policy
 	out    Decision

@@ -326,7 +326,7 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 			if x.followsUnknown(e) {
 				s.afterUnknownParent = append(s.afterUnknownParent, x)
 			}
-			x.parent.doubtful = x.parent.doubtful || !e.HasParent
+			x.parent.ambiguous = x.parent.ambiguous || !e.HasParent
 		case diverged:
 			if x.Session == e.Session || e.Session == "" && !(s.namesSessions && x.Session == x.ID) {
 				departs = append(departs, x)

@@ -62,7 +62,7 @@ func (x *request) follow(before *heldBefore) {
 type parent struct {
 	engineHash uint64
 	at         int  // index of the request's block after it; 0: none was named
-	doubtful   bool // more than one was named, or the prompt was stored from its beginning
+	ambiguous  bool // more than one was named, or the prompt was stored from its beginning
 }
 
 // followsUnknown reports whether an event of the request begins after a block that none of its events reported.
@@ -80,9 +80,9 @@ func recordParent(of []*request, e *kvevent.Event) {
 	for _, x := range of {
 		other := slices.ContainsFunc(of, func(y *request) bool { return !slices.Equal(x.Locals[:x.eventBlock], y.Locals[:y.eventBlock]) })
 		if p := &x.parent; p.at == 0 {
-			*p = parent{e.Parent, x.eventBlock, p.doubtful || other}
+			*p = parent{e.Parent, x.eventBlock, p.ambiguous || other}
 		} else if p.engineHash != e.Parent || p.at != x.eventBlock {
-			p.doubtful = true
+			p.ambiguous = true
 		}
 	}
 }
@@ -90,7 +90,7 @@ func recordParent(of []*request, e *kvevent.Event) {
 // revealedParent reports whether an ended request revealed a parent that the index does not know yet.
 func (a *Auditor) revealedParent(x *request) bool {
 	p := &x.parent
-	return a.o.Parent != nil && p.at > 0 && !p.doubtful && x.held && p.at*x.Size <= x.Prompt.StablePrefix() &&
+	return a.o.Parent != nil && p.at > 0 && !p.ambiguous && x.held && p.at*x.Size <= x.Prompt.StablePrefix() &&
 		(x.found < 0 || x.found/x.Size == p.at) && !a.holds(x)
 }
 
