@@ -19,6 +19,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"os"
@@ -225,10 +226,32 @@ func (s *Server) setReadiness(to healthpb.HealthCheckResponse_ServingStatus) {
 	}
 }
 
+// loggedHandshakes logs why connections fail: an Envoy without TLS or with a certificate that has expired only says that it has no
+// healthy host.
+type loggedHandshakes struct {
+	credentials.TransportCredentials
+	log *zap.Logger
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (l loggedHandshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secured, info, err := l.TransportCredentials.ServerHandshake(c)
+	if err != nil && !errors.Is(err, io.EOF) {
+		l.log.Warn("a TLS handshake failed at listen: does the client speak TLS, and does each side trust the other's certificate?",
+			zap.Stringer("client", c.RemoteAddr()), zap.Error(err))
+	}
+	return secured, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (l loggedHandshakes) Clone() credentials.TransportCredentials {
+	return loggedHandshakes{l.TransportCredentials.Clone(), l.log}
+}
+
 func newGRPC(opt Options, m *metrics) *grpc.Server {
 	creds := insecure.NewCredentials()
 	if opt.TLS != nil {
-		creds = credentials.NewTLS(opt.TLS)
+		creds = loggedHandshakes{credentials.NewTLS(opt.TLS), repeat.Once(opt.Log, sampledPeriod)}
 	}
 	return grpc.NewServer(
 		grpc.Creds(creds),

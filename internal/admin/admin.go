@@ -36,6 +36,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
@@ -122,6 +123,7 @@ type State struct {
 	Configuration func() (problem string, restart []string)
 	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
 	Hosts         func() []fetch.HostState
+	Certificates  func(time.Time) []secure.Expiry // those that end soon or have ended; nil: not known
 	Gatherer      prometheus.Gatherer
 	Probe         *probe.Prober                    // nil: none
 	Audit         *audit.Auditor                   // nil: none

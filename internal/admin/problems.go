@@ -12,6 +12,8 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
@@ -82,6 +84,8 @@ type Facts struct {
 	Mode          string // as in /report: observe, 10%, 100%
 	TakesOne      bool   // a gateway has refused a list of addresses
 	DecisionLog   string // why it is not written; "": it is, or there is none
+	Hosts         []fetch.HostState
+	Certificates  []secure.Expiry
 	LostReplicas  []string
 	Unresolved    map[string]string // why, by worker
 	NATS          string            // why there is no connection to it
@@ -153,6 +157,11 @@ func (f *Facts) Problems() []Problem {
 		l.add(Problem{Code: "SL0507", Severity: "error", kind: "decision log", From: "decision log",
 			What: "the decision log cannot be written, its lines are dropped: " + f.DecisionLog,
 			Fix:  "room on its disk, or decision_log: {file: …} where there is some"}, "", "")
+	}
+	f.ofHosts(&l)
+	for _, e := range f.Certificates {
+		l.add(Problem{Code: "SL0510", Severity: map[bool]string{true: "error", false: "warning"}[e.Ended], kind: "certificate " + e.Text,
+			From: "configuration", What: e.Text, Fix: FixCertificates}, "", "")
 	}
 	if f.TakesOne {
 		l.add(Problem{Code: "SL0408", Severity: "warning", kind: "one address", From: "requests",
@@ -277,8 +286,9 @@ const (
 	FixShared    = "events: {zmq: …} of each worker's own socket"
 	FixMisplaced = "exchange events.zmq and events.replay of these workers (with agents: --worker, or --zmq and --replay): each the address " +
 		"and port of its own worker's --kv-events-config"
-	FixAccessLog = "the access loggers that \"sightline envoy\" prints, to all Sightlines"
-	FixNotReady  = "see what it waits for: an event stream, or worker discovery"
+	FixAccessLog    = "the access loggers that \"sightline envoy\" prints, to all Sightlines"
+	FixCertificates = "renew the file; it is read again within a second"
+	FixNotReady     = "see what it waits for: an event stream, or worker discovery"
 )
 
 // ofWorkers adds what the workers' rows show.
@@ -339,6 +349,29 @@ func (f *Facts) ofWorkers(l *problemList) {
 				What: fmt.Sprintf("%s: no worker gets requests, of %d", model, served[model]), Fix: "see why they are out: SL0109"}, "", "")
 		}
 	}
+}
+
+// failingHost is how many downloads from a host fail in a row before it is a problem.
+const failingHost = 3
+
+// ofHosts adds image hosts whose downloads fail. Any client can name such a host, so this is a note.
+func (f *Facts) ofHosts(l *problemList) {
+	var list []string
+	for _, h := range f.Hosts {
+		if h.InARow >= failingHost && f.Now.Sub(h.At) <= 2*recentAge {
+			list = append(list, fmt.Sprintf("%q: %s, %d times in a row", h.Host, h.Last, h.InARow))
+		}
+	}
+	if len(list) == 0 {
+		return
+	}
+	text := strings.Join(list[:min(len(list), named)], "; ")
+	if more := len(list) - named; more > 0 {
+		text += fmt.Sprintf("; and %d more (/hosts)", more)
+	}
+	l.add(Problem{Code: "SL0509", Severity: "note", kind: "hosts", From: "requests",
+		What: "images cannot be downloaded, and are known by their URLs alone: " + text,
+		Fix:  "see whether Sightline reaches the host: its name, a network policy, HTTPS_PROXY"}, "", "")
 }
 
 // ruleFix says what to do about a rule that has stepped aside.
@@ -636,6 +669,12 @@ func (c *livePage) problems(now time.Time, workers []Worker) []Problem {
 	f.TakesOne = s.TakesOne != nil && s.TakesOne()
 	if s.DecisionLog != nil {
 		f.DecisionLog = s.DecisionLog()
+	}
+	if s.Hosts != nil {
+		f.Hosts = s.Hosts()
+	}
+	if s.Certificates != nil {
+		f.Certificates = s.Certificates(now)
 	}
 	return c.since.take(now, f.Problems())
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -67,6 +69,11 @@ func TestProblems(t *testing.T) {
 		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.PrefixCaching,
 			Verdict: probe.Configuration, Detail: "off"}}}}}, "SL0102", "error", "gpu-1: not as configured (prefix caching): off"},
 		{Facts{TakesOne: true}, "SL0408", "warning", "took no list of workers"},
+		{Facts{Hosts: []fetch.HostState{{Host: "a.example", InARow: 9, Last: "timeout", At: now.Add(-time.Hour)},
+			{Host: "b.example", InARow: 2, Last: "timeout", At: now}, {Host: "c.example", InARow: 3, Last: "status 503", At: now}}},
+			"SL0509", "note", `by their URLs alone: "c.example": status 503, 3 times in a row`},
+		{Facts{Certificates: []secure.Expiry{{Text: "tls.cert: x ended", Ended: true}}}, "SL0510", "error", "tls.cert: x ended"},
+		{Facts{Certificates: []secure.Expiry{{Text: "tls.cert: x ends"}}}, "SL0510", "warning", "tls.cert: x ends"},
 		{Facts{DecisionLog: "no space left on device"}, "SL0507", "error", "no space left"},
 		{Facts{Workers: append(many, well)}, "SL0109", "warning",
 			"5 of 6 workers (a, b, c and 2 more): no requests are sent there: 3 failures in a row, the last: refused"},

@@ -120,6 +120,8 @@ var checks = []struct {
 	{"SL0506", "requests are sent where Sightline chooses", asks},
 	{"SL0507", "the decision log is written", asks},
 	{"SL0508", "the other replicas hear this one", asks},
+	{"SL0509", "images of requests' URLs can be downloaded", asks},
+	{"SL0510", "certificates are valid for another week", certificates},
 	{"SL0601", "NATS is reachable and its streams exist", reachNATS},
 	{"SL0602", "agents receive their engines' events and publish them", agents},
 }

@@ -3,9 +3,14 @@ package doctor
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -29,6 +34,7 @@ import (
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/sim"
 	"github.com/sightline-router/sightline/lab/vllmid"
+	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	workers "github.com/sightline-router/sightline/router/fleet"
@@ -64,6 +70,7 @@ type page struct {
 	decisions []router.Recent
 	unserved  []string
 	disk      string
+	hosts     []fetch.HostState
 	lost      []string // replicas
 	misplaced []audit.Misplaced
 	mode      string
@@ -85,7 +92,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/problems":
 		now := time.Now()
 		facts := admin.Facts{Now: now, NotReady: p.notReady, Workers: p.workers, Unserved: p.unserved, Findings: p.findings, Mode: p.mode,
-			DecisionLog: p.disk, LostReplicas: p.lost, Recent: p.decisions, Misplaced: p.misplaced}
+			DecisionLog: p.disk, LostReplicas: p.lost, Recent: p.decisions, Misplaced: p.misplaced, Hosts: p.hosts}
 		_ = json.NewEncoder(w).Encode(facts.Problems())
 	case "/metrics":
 		fmt.Fprint(w, p.metrics)
@@ -658,6 +665,15 @@ var mistakes = []mistake{
 	{"37 requests go anywhere", "SL0506", OK, "mode is observe", "", func(f *fleet) { f.page.mode = "observe" }},
 	{"37 the disk is full", "SL0507", Error, "no space left on device", "room on its disk",
 		func(f *fleet) { f.page.disk = "no space left on device" }},
+	{"41 an image host is gone", "SL0509", OK, `"images.example": no connection, 5 times in a row`, "", func(f *fleet) {
+		f.page.hosts = []fetch.HostState{{Host: "images.example", InARow: 5, Last: "no connection", At: time.Now()}}
+	}},
+	{"41 a certificate has expired", "SL0510", Error, "tls.cert: the certificate ", "renew the file", func(f *fleet) {
+		f.config = pairs("load_every", fmt.Sprintf("tls: %s\nload_every", certificate(-time.Hour)))
+	}},
+	{"41 a certificate expires soon", "SL0510", Warning, " ends at ", "renew the file", func(f *fleet) {
+		f.config = pairs("load_every", fmt.Sprintf("tls: %s\nload_every", certificate(24*time.Hour)))
+	}},
 	{"37 no room", "SL0110", Warning, "1 of the last requests got 429", "max_in_flight", func(f *fleet) {
 		f.page.decisions = append(f.page.decisions, router.Recent{At: time.Now(), Code: http.StatusTooManyRequests})
 	}},
@@ -814,6 +830,34 @@ func noHits(plant func(f *fleet)) func(f *fleet) {
 func limits(bytes string) []string {
 	return pairs("per_connection_buffer_limit_bytes: 67108864", "per_connection_buffer_limit_bytes: "+bytes,
 		"request_body_buffer_limit: 67108864", "request_body_buffer_limit: "+bytes)
+}
+
+// certificate writes a certificate that is valid for so long, and its key, and returns the value of tls.
+func certificate(lasts time.Duration) string {
+	dir, err := os.MkdirTemp("", "sightline-doctor")
+	if err != nil {
+		panic(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	of := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"sightline"}, NotAfter: time.Now().Add(lasts)}
+	cert, err := x509.CreateCertificate(crand.Reader, of, of, &key.PublicKey, key)
+	if err != nil {
+		panic(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		panic(err)
+	}
+	for name, der := range map[string][]byte{"CERTIFICATE": cert, "PRIVATE KEY": secret} {
+		err = os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(&pem.Block{Type: name, Bytes: der}), 0o600)
+		if err != nil {
+			panic(err)
+		}
+	}
+	return fmt.Sprintf("{cert: %q, key: %q}", filepath.Join(dir, "CERTIFICATE"), filepath.Join(dir, "PRIVATE KEY"))
 }
 
 // TestMistakes: each mistake, planted alone, is found under its code with a fix, and changes the exit status. All thirty are

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sightline-router/sightline/envoy/check"
 	"github.com/sightline-router/sightline/indexer"
@@ -310,6 +311,16 @@ func asks(s *collected, r *report) {
 		r.unchecked("%s", s.notFoundReason)
 	case r.Verdict == "":
 		r.ok("the running Sightline says so")
+	}
+}
+
+// certificates reads the configuration's own ones, since an expired one may keep everybody from asking Sightline (SL0510).
+func certificates(s *collected, r *report) {
+	for _, e := range s.cfg.Expiring(time.Now()) {
+		r.bad(map[bool]Verdict{true: Error, false: Warning}[e.Ended], admin.FixCertificates, "%s", e.Text)
+	}
+	if r.Verdict == "" {
+		r.ok("those that the configuration names")
 	}
 }
 

@@ -399,7 +399,7 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		QueryLimits: admin.QueryLimits{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
 		Version:     version, Instance: name, Began: r.gate.began, Reloaded: reloads.lastSuccess, Reload: reloads.reload,
 		Configuration: reloads.status, Router: r.router, Gatherer: r.metrics,
-		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Of, DecisionLog: decisions.Failing,
+		Hosts: r.media.Hosts, Certificates: r.cfg.Expiring, Probe: r.probe, Audit: r.audit, Report: r.report.Of, DecisionLog: decisions.Failing,
 		TakesOne: reloads.envoy.TakesOne,
 		NoRoom:   r.noRoom, Others: r.peers.hooks().otherReplicas, LostReplicas: r.peers.hooks().lost, Faults: r.Faults,
 		NATS: r.sources.nats.Away, Unresolved: r.sources.unresolved,

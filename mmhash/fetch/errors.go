@@ -46,10 +46,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	s := "fetch from " + strconv.Quote(e.Host) + ": " + e.Kind.String()
-	if e.Status != 0 {
-		s += " " + strconv.Itoa(e.Status)
-	}
+	s := "fetch from " + strconv.Quote(e.Host) + ": " + e.why()
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}
@@ -57,6 +54,14 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// why is the kind of failure, with the status if there is one. It has nothing of the URL.
+func (e *Error) why() string {
+	if e.Status != 0 {
+		return e.Kind.String() + " " + strconv.Itoa(e.Status)
+	}
+	return e.Kind.String()
+}
 
 // lasting reports whether a failure concerns the URL, not the host's state.
 func (e *Error) lasting() bool {

@@ -465,7 +465,8 @@ func TestCircuit(t *testing.T) {
 	if n.Load() != openAfter {
 		t.Errorf("%d requests", n.Load())
 	}
-	if h := f.Hosts(); len(h) != 1 || !h[0].Open || h[0].Failures != openAfter || h[0].Host != "127.0.0.1" {
+	if h := f.Hosts(); len(h) != 1 || !h[0].Open || h[0].Failures != openAfter || h[0].Host != "127.0.0.1" ||
+		h[0].Last != "status 502" || !h[0].At.Equal(c.t) {
 		t.Errorf("%+v", h)
 	}
 	c.add(openFirst + time.Second)

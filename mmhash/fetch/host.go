@@ -34,8 +34,15 @@ type host struct {
 	mu                  sync.Mutex
 	consecutiveFailures int
 	failures            uint64
+	last                lastFailure
 	until               time.Time // the circuit breaker is open until then
 	probing             bool      // one request is testing whether the host has recovered
+}
+
+// lastFailure is a host's last failed download.
+type lastFailure struct {
+	why string
+	at  time.Time
 }
 
 // HostState is a host's record.
@@ -44,6 +51,9 @@ type HostState struct {
 	Failures uint64 `json:"failures"` // since it was first seen: no connection, timeout, 5xx, 408, 429
 	InARow   int    `json:"in_a_row"`
 	Open     bool   `json:"open"` // no requests are sent to it at present
+
+	Last string    `json:"last"` // the last failure, such as "timeout" or "status 503"
+	At   time.Time `json:"at"`   // of the last failure
 }
 
 func newHosts(perHost int64, now func() time.Time, full func(string)) *hosts {
@@ -108,6 +118,7 @@ func (s *host) release(c fair.Client, now time.Time, err error) {
 	default:
 		s.failures++
 		s.consecutiveFailures++
+		s.last = lastFailure{e.why(), now}
 		if s.consecutiveFailures >= openAfter {
 			s.until = now.Add(min(openFirst<<min(s.consecutiveFailures-openAfter, 5), openLongest))
 		}
@@ -123,7 +134,8 @@ func (h *hosts) list() (out []HostState) {
 		}
 		s.mu.Lock()
 		if s.failures > 0 {
-			out = append(out, HostState{name, s.failures, s.consecutiveFailures, s.consecutiveFailures >= openAfter && now.Before(s.until)})
+			out = append(out, HostState{name, s.failures, s.consecutiveFailures, s.consecutiveFailures >= openAfter && now.Before(s.until),
+				s.last.why, s.last.at})
 		}
 		s.mu.Unlock()
 	}
