@@ -361,7 +361,7 @@ func TestOthersLoadIsSeen(t *testing.T) {
 	busy.running.Store(50)
 	w.workers[1].running.Store(1)
 	admin := w.serveBefore(map[string]any{"load_every": "100ms"})
-	eventually(t, "the page shows it", func() bool { return strings.Contains(page(t, admin, "/"), "50 of them not ours") })
+	eventually(t, "the page shows it", func() bool { return strings.Contains(page(t, admin, "/"), "50 from elsewhere") })
 	seed := 0
 	share := func() (at int32) {
 		before := busy.served.Load()
