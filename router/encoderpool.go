@@ -110,7 +110,7 @@ func (e *encodeQueues) book(planned []encoding, now time.Time) {
 	for _, one := range planned {
 		e.busyUntil[one.slot] = now.Add(e.waiting(one.slot, now) + one.work)
 		if e.lastEncoder.Add(one.image, one.slot) {
-			e.onNoRoom("pictures encoded")
+			e.onNoRoom("images encoded")
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestMemoryOfAnswersAndImagesIsBounded(t *testing.T) {
 	for i := range uint64(maxSeen + 7) {
 		e.book([]encoding{e.assign(i, 1, w.slots, time.Unix(1, 0), nil)}, time.Unix(1, 0))
 	}
-	if w.answers.Len() != maxAnswers || full["answers"] != 10 || e.lastEncoder.Len() != maxSeen || full["pictures encoded"] != 7 {
+	if w.answers.Len() != maxAnswers || full["answers"] != 10 || e.lastEncoder.Len() != maxSeen || full["images encoded"] != 7 {
 		t.Errorf("%d answers and %d images, went: %v", w.answers.Len(), e.lastEncoder.Len(), full)
 	}
 }

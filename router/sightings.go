@@ -61,7 +61,7 @@ func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) (isNew bool) 
 		}
 	}
 	if s.media.Add(name, seen) {
-		s.onNoRoom("pictures seen")
+		s.onNoRoom("images seen")
 	}
 	return isNew
 }
