@@ -287,7 +287,7 @@ const (
 	FixMisplaced = "exchange events.zmq and events.replay of these workers (with agents: --worker, or --zmq and --replay): each the address " +
 		"and port of its own worker's --kv-events-config"
 	FixAccessLog    = "the access loggers that \"sightline envoy\" prints, to all Sightlines"
-	FixCertificates = "renew the file; it is read again within a second"
+	FixCertificates = "renew the file; the next connection uses it"
 	FixNotReady     = "see what it waits for: an event stream, or worker discovery"
 )
 

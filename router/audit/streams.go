@@ -15,7 +15,6 @@ import (
 // its end and not by its own. A single one proves nothing: a worker without events loses its requests too, and the next turn of the
 // conversation may store their blocks elsewhere. So a worker is misplaced if nearly none of its last requests came over its own stream,
 // most of them came over one other stream, and that stream does not have its own worker's requests either.
-
 //
 // Events may also come late. A request whose blocks come after its verdict shows by how much: it had ended, so they were stored before.
 // Several in a row are needed, since the next turn of a conversation may store the same blocks.
