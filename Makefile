@@ -153,7 +153,7 @@ generated: build ## print again what is committed as printed: the envoy.yaml of 
 # Without TestUsersChange, which has the embedded NATS server read its users again: nats-server 2.15.2 reads its options without a lock
 # while it answers a direct get (getDirectRequest), beside its own setOpts. make test runs it.
 race: ## the concurrent rooms under the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test $(POISON) -race -skip '^TestUsersChange$$' -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./mmhash/... ./prompt/tokenizer/... ./internal/serve ./internal/admin
+	CGO_ENABLED=1 $(GO) test $(POISON) -race -skip '^TestUsersChange$$' -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./media/... ./mmhash/... ./workers/... ./prompt/tokenizer/... ./app/registry ./app/serve ./app/admin
 
 sim: build ## the choice beside other routers' rules on a simulated fleet: what its goals are about, and which are reached (seven minutes; fails where one is not); SEED=2, TRACE=mooncake_conversation.jsonl.gz
 	$(LAB) sim --goals --seed $(or $(SEED),1) $(if $(TRACE),--trace $(TRACE))
@@ -162,7 +162,7 @@ sim-all: build ## every scenario at every load under every rule, and the page bi
 	$(LAB) sim --loads 0.4,0.7,0.9,1.3 --html bin/sim.html $(if $(TRACE),--trace $(TRACE))
 
 bench: ## the numbers of the README, each beside its code
-	$(GO) test -run '^$$' -bench . -benchmem ./body/... ./engine/... ./prompt/... ./mmhash/... ./indexer/... ./router/... ./extproc/...
+	$(GO) test -run '^$$' -bench . -benchmem ./body/... ./engine/... ./prompt/... ./media/... ./mmhash/... ./indexer/... ./workers/... ./router/... ./extproc/...
 
 bench-envoy: ## what Sightline costs in a real Envoy, beside a server that does nothing, which its goals are stated against, and when idle: six minutes
 	SIGHTLINE_YARDSTICK=60s $(GO) test -count=1 -timeout 12m -v -run '^(TestYardstick|TestIdle)$$' ./e2e
@@ -170,8 +170,8 @@ bench-envoy: ## what Sightline costs in a real Envoy, beside a server that does 
 bench-media: | $(PYTHON) ## what images cost, over gRPC, in a real Envoy, on one core and beside Pillow; fails where a goal is missed, unless it says that this is on purpose: four minutes
 	@code=0; export SIGHTLINE_YARDSTICK=60s SIGHTLINE_PYTHON=$(PYTHON)/bin/python; \
 	$(GO) test -count=1 -timeout 10m -v -run '^(TestMediaYardstick|TestLadder)$$' ./e2e || code=1; \
-	$(GO) test -run '^$$' -bench Identify/plain -cpu 1 ./mmhash || code=1; \
-	$(GO) test -run '^$$' -bench JPEG ./mmhash/pixels || code=1; exit $$code
+	$(GO) test -run '^$$' -bench Identify/plain -cpu 1 ./media || code=1; \
+	$(GO) test -run '^$$' -bench JPEG ./media/pixels || code=1; exit $$code
 
 MISTRAL := $(CACHE)/mistral-common-1.13.1
 
@@ -194,11 +194,11 @@ $(PYTHON):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip -q install jinja2==3.1.6 tokenizers==0.23.3 pillow==13.0.0 sentencepiece==0.2.3 mistral-common==1.13.1 && mv $@.part $@
 
 differential: $(PYTHON) ## tokenizer, templates and decoded images against pip's tokenizers, jinja2 and Pillow, random inputs
-	SIGHTLINE_PYTHON=$(PYTHON)/bin/python $(GO) test -count=1 -timeout 30m -v -run 'TestDifferential' ./prompt/... ./mmhash/...
+	SIGHTLINE_PYTHON=$(PYTHON)/bin/python $(GO) test -count=1 -timeout 30m -v -run 'TestDifferential' ./prompt/... ./media/...
 
 differential-vllm: ## random requests and image files against vLLM's own rendering, loader and hasher (CPU build): VLLM=0.32.0
 	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
-	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) $(GO) test -count=1 -timeout 30m -v -run 'TestDifferentialVLLM' ./engine ./mmhash
+	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) $(GO) test -count=1 -timeout 30m -v -run 'TestDifferentialVLLM' ./engine ./media
 
 bench-index: ## the index alone: a lookup, lookups beside stores and removals, also behind one front of 1,000 workers, the whole path of a KV event, a lost one (half a minute)
 	$(GO) test -run '^$$' -bench 'BenchmarkMatch|BenchmarkFeed|BenchmarkGap' -benchmem ./indexer ./indexer/stream

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/internal/doctor"
+	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/doctor"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/envoytest"
 )

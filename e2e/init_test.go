@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/doctor"
+	"github.com/sightline-router/sightline/app/doctor"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/envoytest"
 	"github.com/sightline-router/sightline/lab/sim"

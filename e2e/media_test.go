@@ -21,7 +21,7 @@ import (
 
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/sim"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/media"
 )
 
 // What reaches the workers of a request's media: bodies as workers see them, through a real Envoy.
@@ -46,7 +46,7 @@ func (r *received) body(user string) string {
 
 func contentID(t *testing.T, file []byte) string {
 	t.Helper()
-	f, err := mmhash.Identify(mmhash.File(file))
+	f, err := media.Identify(media.File(file))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/tinylib/msgp/msgp"
 
-	"github.com/sightline-router/sightline/internal/doctor"
+	"github.com/sightline-router/sightline/app/doctor"
 	"github.com/sightline-router/sightline/lab"
 )
 

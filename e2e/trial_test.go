@@ -17,7 +17,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/doctor"
+	"github.com/sightline-router/sightline/app/doctor"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/router/report"
 )

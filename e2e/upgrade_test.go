@@ -15,7 +15,7 @@ import (
 func TestUpgrade(t *testing.T) {
 	old := os.Getenv("SIGHTLINE_OLD")
 	if old == "" {
-		t.Skip("make upgrade runs it; without the release's own binary: TestPreviousRelease in internal/serve and indexer/source/bus")
+		t.Skip("make upgrade runs it; without the release's own binary: TestPreviousRelease in app/serve and indexer/source/bus")
 	}
 	c := &chaos{rate: 20, request: mixed(lab.ModelName)}
 	c.stand = startStandOf(t, old, 3, 2, 2, 4, map[string]any{"probe": false})

@@ -6,7 +6,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/media"
 )
 
 // deliver changes how a worker gets an image, if the configuration asks for it: its URL becomes the relay's, or its content id
@@ -38,7 +38,7 @@ func (q *mediaReader) deliver(md *Medium, m *rules.Medium) {
 }
 
 // relay returns the URL under which the relay serves an image. ok is false if the relay cannot serve it.
-func (m *Model) relay(md *Medium, inBody bool, src mmhash.Source) (link string, ok bool) {
+func (m *Model) relay(md *Medium, inBody bool, src media.Source) (link string, ok bool) {
 	if inBody && !m.Media.RelayDataURLs {
 		return "", false
 	}

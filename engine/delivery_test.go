@@ -20,10 +20,10 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/lab/vllmid"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/media"
+	"github.com/sightline-router/sightline/media/fetch"
+	"github.com/sightline-router/sightline/media/relay"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/fetch"
-	"github.com/sightline-router/sightline/mmhash/relay"
 )
 
 func pngFile(t testing.TB) (file []byte, id string) {
@@ -32,7 +32,7 @@ func pngFile(t testing.TB) (file []byte, id string) {
 	if err := png.Encode(&b, image.NewRGBA(image.Rect(0, 0, 128, 64))); err != nil {
 		t.Fatal(err)
 	}
-	f, err := mmhash.Identify(mmhash.File(b.Bytes()))
+	f, err := media.Identify(media.File(b.Bytes()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/template"
 	"github.com/sightline-router/sightline/router"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // fifth is a complete engine: everything that a package below engine must define. It appends a bar to texts, names an image by the

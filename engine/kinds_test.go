@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/mmhash/relay"
+	"github.com/sightline-router/sightline/media/relay"
 )
 
 func one(part string) string {

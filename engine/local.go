@@ -16,7 +16,7 @@ import (
 
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/media"
 )
 
 // Local files are named by requests through file:// URLs. The result of reading one is cached while the file's identity (device,
@@ -56,7 +56,7 @@ type localFile struct {
 // localResult is the result of reading a file. Errors that the engine would give are cached too.
 type localResult struct {
 	file  localFile
-	facts mmhash.Facts
+	facts media.Facts
 	why   string
 	err   error
 }
@@ -99,7 +99,7 @@ var (
 // local identifies the file of a file:// URL as vLLM reads it: only below allowed_local_media_path. The router must have the
 // workers' directory at the same path; a file that is missing here makes the prompt inexact and is no error. The error is a
 // *Refused, or one of facts.
-func (m *Model) local(ctx context.Context, c fair.Client, rawURL string, md *Medium) (src mmhash.Source, why string, err error) {
+func (m *Model) local(ctx context.Context, c fair.Client, rawURL string, md *Medium) (src media.Source, why string, err error) {
 	path := rawURL
 	if schemeOf([][]byte{[]byte(rawURL)}) == "file" {
 		u, bad := url.Parse(rawURL)
@@ -121,7 +121,7 @@ func (m *Model) local(ctx context.Context, c fair.Client, rawURL string, md *Med
 		return src, inexactSlowFile, nil
 	}
 	md.Facts = l.facts
-	return mmhash.FromLoader(func() []byte { // called only if a name is not cached
+	return media.FromLoader(func() []byte { // called only if a name is not cached
 		b, _ := inBackground(ctx, c, &m.Media.locals, m.Media.panicked, func() []byte {
 			if f, now := m.open(path); f != nil && now.file == l.file {
 				defer f.Close()
@@ -150,7 +150,7 @@ func (m *Model) lookUpFile(c fair.Client, path string) localResult {
 		l.why = inexactNoFile
 		return l
 	}
-	l.facts, l.err = mmhash.Identify(mmhash.File(bytes))
+	l.facts, l.err = media.Identify(media.File(bytes))
 	if l.err == nil {
 		m.Media.nameAhead(c, l.facts, bytes)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/media"
 	"github.com/sightline-router/sightline/mmhash"
 )
 
@@ -112,7 +113,7 @@ func TestLocalOnce(t *testing.T) {
 	}
 	defer shared.Close()
 	m := &Model{Server: Server{AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
-	id := func() (mmhash.ContentID, mmhash.Source) {
+	id := func() (mmhash.ContentID, media.Source) {
 		t.Helper()
 		var md Medium
 		src, why, _ := m.local(t.Context(), 0, "file://"+path, &md)

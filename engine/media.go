@@ -13,12 +13,13 @@ import (
 	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/media"
+	"github.com/sightline-router/sightline/media/fetch"
+	"github.com/sightline-router/sightline/media/pixels"
+	"github.com/sightline-router/sightline/media/relay"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
-	"github.com/sightline-router/sightline/mmhash/fetch"
-	"github.com/sightline-router/sightline/mmhash/pixels"
-	"github.com/sightline-router/sightline/mmhash/relay"
 )
 
 // Media is shared by all models: the cache of images' names, and the fetcher of images by URL. Safe for concurrent use.
@@ -126,7 +127,7 @@ func (x *Media) Fetched() fetch.Stats {
 }
 
 // nameAhead computes the names of an image that a client named in all models, in one pass over its bytes.
-func (x *Media) nameAhead(c fair.Client, f mmhash.Facts, file []byte) {
+func (x *Media) nameAhead(c fair.Client, f media.Facts, file []byte) {
 	if f.Width == 0 {
 		return // of a format that is not read
 	}
@@ -139,7 +140,7 @@ func (x *Media) nameAhead(c fair.Client, f mmhash.Facts, file []byte) {
 			recipes = append(recipes, k.Ahead(c, f, file)...)
 		}
 	}
-	_, _ = x.store.Names(mmhash.File(file), f.ID, f.Bytes, recipes...)
+	_, _ = media.Names(x.store, media.File(file), f.ID, f.Bytes, recipes...)
 }
 
 // keysOf returns how a model's workers key blocks. Every reload of a model gets the same Keys, with all it has learned.
@@ -185,7 +186,7 @@ func (x *Media) keysOf(m *Model) (*rules.Keys, error) {
 type Medium struct {
 	Modality       string
 	Offset, Length int // tokens
-	Facts          mmhash.Facts
+	Facts          media.Facts
 	HasFacts       bool        // Facts are filled in
 	Name           string      // the name in the engine's events
 	HasName        bool        // Name is set (vLLM accepts even "" as a uuid)
@@ -198,11 +199,11 @@ type Medium struct {
 
 // firstSeen caches the first image under each name, for servers that trust clients' uuids: the engine keeps that image's
 // features and token count for whatever comes later under the same name (vLLM 0.32, processor cache).
-type firstSeen = lru.Cache[string, mmhash.Facts]
+type firstSeen = lru.Cache[string, media.Facts]
 
 const maxFirst = 1 << 14 // names; the least recently used are evicted
 
 func newFirstSeen() *firstSeen {
-	c, _ := lru.New[string, mmhash.Facts](maxFirst) // fails for a size below 1
+	c, _ := lru.New[string, media.Facts](maxFirst) // fails for a size below 1
 	return c
 }

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/sightline-router/sightline/mmhash/relay"
+	"github.com/sightline-router/sightline/media/relay"
 )
 
 // TestPanicCostsOneMedium: a panic over one image only ends the exact part there; everything before it is known.

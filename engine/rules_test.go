@@ -14,14 +14,14 @@ import (
 // never a condition.
 func TestEnginesAreNamedOnlyHere(t *testing.T) {
 	values := map[string]int{ // file: how often it contains a name
-		"engine/rules.go":           6, // the switch, and the list
-		"engine/server.go":          3, // the default and values of block_hash
-		"engine/media.go":           1, // a value of block_hash
-		"internal/config/config.go": 1, // Dynamo's own default namespace
-		"internal/config/dynamo.go": 2, // keys
+		"engine/rules.go":      6, // the switch, and the list
+		"engine/server.go":     3, // the default and values of block_hash
+		"engine/media.go":      1, // a value of block_hash
+		"app/config/config.go": 1, // Dynamo's own default namespace
+		"app/config/dynamo.go": 2, // keys
 	}
 	found := map[string]int{}
-	for _, room := range []string{"engine", "router", "indexer", "internal/config", "internal/serve", "mmhash", "prompt", "body", "extproc"} {
+	for _, room := range []string{"engine", "router", "indexer", "app/config", "app/serve", "mmhash", "prompt", "body", "extproc"} {
 		err := filepath.WalkDir(filepath.Join("..", room), func(path string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil:

@@ -10,9 +10,10 @@ import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/media"
+	"github.com/sightline-router/sightline/media/fetch"
+	"github.com/sightline-router/sightline/media/header"
 	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/fetch"
-	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/prompt"
 )
 
@@ -57,8 +58,8 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 			m.Source, why, err = q.local(ctx, q.client, link, md)
 		}
 	case m.Scheme == "data":
-		m.Source = mmhash.DataURL(m.In.Raw(q.body))
-		md.Facts, err = mmhash.Identify(m.Source)
+		m.Source = media.DataURL(m.In.Raw(q.body))
+		md.Facts, err = media.Identify(m.Source)
 	default:
 		err = &Refused{Status: 400, Reason: "media is neither a data URL nor an http or file URL"}
 	}
@@ -67,7 +68,7 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 		if md.Facts.Bytes > 0 { // a worker may hold the image that the URL showed last
 			md.Key = q.hashKey.Name(md.Facts.ID.String())
 			last := *m
-			last.Source = mmhash.Source{}
+			last.Source = media.Source{}
 			q.callByName(md, &last)
 			md.Name, md.HasName = "", false
 		}
@@ -85,7 +86,7 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 
 // unread returns why a file that is no image of a known format ends the exact part of the prompt, or the engine's refusal of it.
 func (m *Model) unread(err error, reason string) (why string, _ error) {
-	switch status := mmhash.Status(err); {
+	switch status := media.Status(err); {
 	case status == 0:
 		return inexactFormat, nil
 	case m.rules.TakesEmbeddingFiles && header.KindOf(err) == header.NotAnImage:
@@ -109,7 +110,7 @@ func (q *mediaReader) other(md *Medium, m *rules.Medium) (why string, err error)
 }
 
 // Pixels returns how many pixels an inline image has; 0: they are not known.
-func Pixels(text [][]byte) int { return mmhash.Pixels(text) }
+func Pixels(text [][]byte) int { return media.Pixels(text) }
 
 // allows returns the engine's refusal of a URL outside of allowed_media_domains.
 func (m *Model) allows(link string) error {
@@ -124,7 +125,7 @@ func (m *Model) allows(link string) error {
 
 // fetch identifies an image by its URL, within the caller's budget. If why is set (the reason it failed), md.Facts are those of
 // the image that the URL showed last, if any.
-func (m *Model) fetch(ctx context.Context, c fair.Client, link string, md *Medium) (src mmhash.Source, why string, err error) {
+func (m *Model) fetch(ctx context.Context, c fair.Client, link string, md *Medium) (src media.Source, why string, err error) {
 	if err := m.allows(link); err != nil {
 		return src, "", err
 	}
@@ -139,7 +140,7 @@ func (m *Model) fetch(ctx context.Context, c fair.Client, link string, md *Mediu
 	md.Facts, err = fetcher.Get(ctx, c, link)
 	if err == nil {
 		f := md.Facts
-		return mmhash.FromLoader(func() []byte { file, _ := fetcher.Bytes(f.ID); return file }), "", nil
+		return media.FromLoader(func() []byte { file, _ := fetcher.Bytes(f.ID); return file }), "", nil
 	}
 	md.Facts, _ = fetcher.Last(link)
 	var e *fetch.Error

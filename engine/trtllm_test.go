@@ -12,7 +12,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/trtllm"
-	"github.com/sightline-router/sightline/mmhash/pixels"
+	"github.com/sightline-router/sightline/media/pixels"
 )
 
 // TestTRTLLMNames: an image has no TensorRT-LLM name when it is first seen, and the exact one soon after; tools get it at once.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/app/config"
 )
 
 // theirs is every flag, variable and page of the examples that ours replace.

@@ -22,8 +22,8 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/prototext"
 
-	"github.com/sightline-router/sightline/internal/trace"
+	"github.com/sightline-router/sightline/app/trace"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/decisionlog"
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/lab/sim"
-	"github.com/sightline-router/sightline/mmhash/fetch"
+	"github.com/sightline-router/sightline/media/fetch"
 )
 
 // Prompts is how simulated workers read requests.

@@ -1,12 +1,9 @@
 package mmhash
 
 import (
-	"errors"
 	"fmt"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-
-	"github.com/sightline-router/sightline/mmhash/enginehash"
 )
 
 // Store caches images' names: content id and recipe → name. Bounded; safe for concurrent use. A name costs about 300 bytes.
@@ -40,49 +37,3 @@ func (s *Store) Get(id ContentID, recipe [32]byte) (string, bool) {
 func (s *Store) Put(id ContentID, recipe [32]byte, name string) {
 	s.names.Add(nameKey{id, recipe}, name)
 }
-
-// Names returns the names of one image, in the recipes' order. Names that are not cached are computed together in one pass over
-// the source, and cached. id and size must be the source's (Identify). If the source's bytes were evicted from a cache, that is an
-// error.
-func (s *Store) Names(src Source, id ContentID, size int64, recipes ...enginehash.Recipe) ([]string, error) {
-	names := make([]string, len(recipes))
-	var at []int // of those to be computed
-	var keys [][32]byte
-	var digests []*enginehash.Digest
-	for i, r := range recipes {
-		names[i] = r.Known
-		if r.Ready {
-			continue
-		}
-		key, known := r.Key(), false
-		names[i], known = s.Get(id, key)
-		if known {
-			continue
-		}
-		at, keys, digests = append(at, i), append(keys, key), append(digests, r.Start())
-	}
-	if len(at) == 0 {
-		return names, nil
-	}
-	n := int64(0)
-	err := src.each(func(p []byte) {
-		n += int64(len(p))
-		for _, d := range digests {
-			d.Write(p)
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	if n != size {
-		return nil, errGone
-	}
-	for k, i := range at {
-		names[i] = digests[k].Name()
-		s.Put(id, keys[k], names[i])
-	}
-	return names, nil
-}
-
-// errGone means that an image's bytes are no longer in memory.
-var errGone = errors.New("the image's bytes are not here any more")

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // A worker computes a request for a LoRA adapter only after it has loaded that adapter, and computes nothing else meanwhile. What

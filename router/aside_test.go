@@ -24,6 +24,7 @@ import (
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/app/registry"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer"
@@ -31,8 +32,7 @@ import (
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/sim"
 	"github.com/sightline-router/sightline/router/audit"
-	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/registry"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // simPrompts reads requests as the workers do, loaded once.

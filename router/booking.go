@@ -12,11 +12,11 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/router/speculative"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // bookingRecord is what a booking records about its decision. Several reports of one request may be observed concurrently: once slot is

@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/audit"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // classWorld is a router with one worker of each class, named after the class; "" is the model's own, vLLM 0.32 with blocks of

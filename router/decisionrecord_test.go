@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/router/decisionlog"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestDecisionLog checks the decision log's lines for every kind of end: one line each, in the order of their ends.

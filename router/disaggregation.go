@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // If some workers only prefill, a request may go to a pair: one worker prefills, the other fetches the KV blocks and decodes. A

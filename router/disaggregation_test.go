@@ -12,8 +12,8 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestPrefillIsPickedByItsCache checks that the prefill worker that holds the prompt is named beside another that decodes,

@@ -7,7 +7,7 @@ import (
 
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // Considered is a worker, or one of its ranks, as a decision saw it. If it could not be chosen, only its overlap is known.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // If a model has workers that only encode, they encode the images that the chosen worker would otherwise have to encode, and

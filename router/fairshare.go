@@ -3,7 +3,7 @@ package router
 import (
 	"net/http"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // Options.MaxInFlight gives a fleet a number of places. With Options.Fair, a trusted header gives each request's tenant and

@@ -4,8 +4,8 @@ import (
 	"net"
 	"slices"
 
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // allowedSlots returns the slots that the request may go to: those of the model, or of the pool if the route names one, that have its

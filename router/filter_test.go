@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // inflight counts the requests that are open at all workers.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestFronts checks that as many requests are expected as came lately, fewer the longer ago, that those of the present quarter second do

@@ -31,8 +31,8 @@ import (
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/fetch"
 )
 
 // The reference is a real vLLM: its token ids, media spans and image names for each recorded request, and its KV events byte for

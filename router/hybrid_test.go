@@ -8,7 +8,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestHybridWorker: of two workers that hold a prompt in the group that sees all tokens, the one that also holds the window at its end

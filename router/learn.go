@@ -14,9 +14,9 @@ import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/speculative"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // A prompt that no rule reads to its end is looked up by what the workers' events showed engines to make of requests that began alike

@@ -20,7 +20,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/lab/hostilebody"
 	"github.com/sightline-router/sightline/lab/section"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // servers returns the kinds of engines that read a body differently.

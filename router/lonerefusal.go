@@ -5,7 +5,7 @@ import (
 	"strconv"
 
 	"github.com/sightline-router/sightline/internal/fair"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // A 401, 403 or 404 is usually the client's doing. It is the worker's if that worker alone gives it: behind another API key, or

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/fair"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // An engine that finds less than its own events promised has lost something without reporting it. A single case may be an

@@ -20,9 +20,9 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/fetch"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestDoubtedWorkerIsAskedAnew checks that a worker that repeatedly finds less than it reported is resynced, and not again for a

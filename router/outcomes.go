@@ -8,10 +8,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/router/decisionlog"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/speculative"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // Observe processes a report from Envoy about a decided request: the worker really used, the end, the status.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/meter"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // A fleet that is being replaced or started has no worker for some moments. With Options.Hold a request, once its model is known,

@@ -10,9 +10,9 @@ import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/speculative"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // plan is what one request comes to: the answer, what to book, and what to count. Making it books and counts none of this: a commit

@@ -15,8 +15,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/audit"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/learned"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // A class is the set of workers of a model that key their cache alike: one release, one set of flags, one block size. A model

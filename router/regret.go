@@ -2,7 +2,7 @@ package router
 
 import (
 	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // Regret is the cached tokens that a decision gives up: the longest overlap of any worker that may get the request, less that of

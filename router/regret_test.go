@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/speculative"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestRegret decides one prompt that w0 holds while something keeps it from w0, and checks that the loss is counted, by why.

@@ -1,9 +1,9 @@
 package router
 
 import (
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/speculative"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // Replicas that decide for one fleet tell each other what they book, so that each sees all work and all predictions, as a single

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestSkippedCacheIsNoLoss checks that a client cannot make the router forget what a worker holds: if one of its fields makes the

@@ -21,7 +21,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // testModel is the shipped model directory, loaded once.

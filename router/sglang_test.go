@@ -22,7 +22,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/lab/golden"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // unzipped copies a model directory with its packed files unpacked.

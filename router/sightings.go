@@ -5,7 +5,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // sightings record which slots recently encoded a medium. A slot's encoder cache should still have it until the slot has been given

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/speculative"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 func TestSightings(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestNobodyReports checks that nothing blocks if Envoy never reports: once that is noticed the limit refuses nobody, load falls

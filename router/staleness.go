@@ -3,7 +3,7 @@ package router
 import (
 	"time"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // The index's view of a slot is as old as its event stream. A short disconnect costs nothing, since the missed events are

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestDeadStreamLosesCredit checks that the blocks known of a worker count for less and less once its events have stopped, never

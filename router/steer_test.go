@@ -10,7 +10,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestCleanedInAnyCase checks that a body is cleaned whatever happens to the request: unknown model, unreadable prompt, an

@@ -19,7 +19,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/audit"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // thousand is a busy fleet of a thousand workers: prompts of 8,192 tokens, of which 2,048 are one of eight system prompts that

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestLowerTiers checks that what a worker has in a lower tier is worth computing less fetching: less than on a GPU, more than

@@ -8,9 +8,9 @@ import (
 
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // An unsteered request (mode observe, or beyond the share of mode enforce) is decided like any other, but Envoy is told

@@ -13,9 +13,9 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/audit"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // newUnsteered is newWorld with a share of conversations that are not steered.

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"sync"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // An engine that drafts with EAGLE or MTP may withhold the last block that it finds (vLLM up to 0.32, and 0.33 with a KV connector).

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // TestWithheld checks that three contradicting answers in a row count, and that workers that have left are forgotten.

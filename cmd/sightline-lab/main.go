@@ -2,7 +2,7 @@
 package main
 
 import (
-	"github.com/sightline-router/sightline/internal/program"
+	"github.com/sightline-router/sightline/app/program"
 	"github.com/sightline-router/sightline/lab/command"
 )
 

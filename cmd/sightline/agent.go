@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/sightline-router/sightline/internal/serve"
+	"github.com/sightline-router/sightline/app/serve"
 )
 
 type agentCmd struct{ serve.AgentOptions }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/sightline-router/sightline/internal/bundle"
+	"github.com/sightline-router/sightline/app/bundle"
 )
 
 type bundleCmd struct{ bundle.Options }

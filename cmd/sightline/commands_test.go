@@ -16,9 +16,9 @@ import (
 
 // runs says which package's tests run a program's subcommand.
 var runs = map[string]map[string]string{
-	"sightline": {"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "report": "e2e", "config": "internal/config",
-		"agent":       "internal/serve",
-		"credentials": "internal/serve", "calibrate": "internal/calibrate", "doctor": "internal/doctor", "bundle": "internal/bundle",
+	"sightline": {"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "report": "e2e", "config": "app/config",
+		"agent":       "app/serve",
+		"credentials": "app/serve", "calibrate": "app/calibrate", "doctor": "app/doctor", "bundle": "app/bundle",
 		"completion": "cmd/sightline", "version": "lab/release"},
 	"sightline-lab": {"demo": "e2e", "worker-sim": "e2e", "epp-conformance": "e2e", "bench": "lab/bench",
 		"sim": "lab/fleetsim", "replay": "lab/fleetsim",

@@ -9,7 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/sightline-router/sightline/internal/program"
+	"github.com/sightline-router/sightline/app/program"
 )
 
 // printed returns what a command prints.

@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/app/config"
 )
 
 type configCmd struct {

@@ -3,7 +3,7 @@ package main
 import (
 	"os"
 
-	"github.com/sightline-router/sightline/internal/serve"
+	"github.com/sightline-router/sightline/app/serve"
 )
 
 type credentialsCmd struct{ serve.CredentialsOptions }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sightline-router/sightline/internal/doctor"
-	"github.com/sightline-router/sightline/internal/program"
+	"github.com/sightline-router/sightline/app/doctor"
+	"github.com/sightline-router/sightline/app/program"
 )
 
 type doctorCmd struct{ doctor.Options }

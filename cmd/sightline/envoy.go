@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/generate"
+	"github.com/sightline-router/sightline/app/serve"
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/internal/generate"
-	"github.com/sightline-router/sightline/internal/serve"
 )
 
 type envoyCmd struct {

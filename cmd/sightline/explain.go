@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/sightline-router/sightline/internal/explain"
+	"github.com/sightline-router/sightline/app/explain"
 )
 
 type explainCmd struct{ explain.Options }

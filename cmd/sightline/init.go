@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sightline-router/sightline/internal/calibrate"
-	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/internal/generate"
+	"github.com/sightline-router/sightline/app/calibrate"
+	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/generate"
 	"github.com/sightline-router/sightline/internal/secure"
 )
 

@@ -8,7 +8,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/sightline-router/sightline/internal/program"
+	"github.com/sightline-router/sightline/app/program"
 )
 
 const description = "Sends each chat request, text and images, to the worker that already holds most of its KV cache. " +

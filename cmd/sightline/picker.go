@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/internal/secure"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/app/config"
 )
 
 // TestPickerFlags: a command line of another endpoint picker, as its charts write it, makes the configuration that it stands for.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/sightline-router/sightline/internal/rollout"
+	"github.com/sightline-router/sightline/app/rollout"
 )
 
 type reportCmd struct{ rollout.ReportOptions }

@@ -7,10 +7,10 @@ import (
 	"io"
 	"os"
 
-	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/internal/generate"
+	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/generate"
+	"github.com/sightline-router/sightline/app/serve"
 	"github.com/sightline-router/sightline/internal/secure"
-	"github.com/sightline-router/sightline/internal/serve"
 )
 
 // fleetFlags say what is served: a configuration, or running workers.

@@ -21,7 +21,7 @@ import (
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/sightline-router/sightline/router/discover"
+	"github.com/sightline-router/sightline/workers/discover"
 )
 
 // fleet is who Sightline knows and how: "vllm-1:live vllm-2:not ready".

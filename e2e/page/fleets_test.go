@@ -17,13 +17,13 @@ import (
 func madeUp(t *testing.T) map[string]string {
 	t.Helper()
 	bin := t.TempDir() + "/admin.test" // go test would give it no input
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", bin, "./internal/admin")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", bin, "./app/admin")
 	cmd.Dir, cmd.Stderr = "../..", os.Stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
 	}
 	cmd = exec.CommandContext(t.Context(), bin, "-test.run", "^TestFleets$")
-	cmd.Dir, cmd.Env = "../../internal/admin", append(os.Environ(), "SIGHTLINE_PAGES=1")
+	cmd.Dir, cmd.Env = "../../app/admin", append(os.Environ(), "SIGHTLINE_PAGES=1")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/sightline-router/sightline/media"
 	"github.com/sightline-router/sightline/mmhash"
 )
 
@@ -34,7 +35,7 @@ func URLKey(url string) uint64 { return xxh3.HashString(url) }
 // DataURLKey is URLKey for a data URL that is the raw content of a JSON string literal in pieces. It does not copy them.
 func DataURLKey(pieces [][]byte) (key uint64, err error) {
 	h := xxh3.New()
-	err = mmhash.Unescape(pieces, h.Write)
+	err = media.Unescape(pieces, h.Write)
 	return h.Sum64(), err
 }
 

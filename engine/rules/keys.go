@@ -3,10 +3,11 @@ package rules
 import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/media"
+	"github.com/sightline-router/sightline/media/pixels"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
-	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/prompt"
 )
 
@@ -17,7 +18,7 @@ type Keys struct {
 	Name func(m *Medium)
 	// Ahead returns the recipes of the names of an image that was fetched for a client. The names of all classes are then computed in
 	// one pass, before a request needs them.
-	Ahead func(c fair.Client, f mmhash.Facts, file []byte) []enginehash.Recipe
+	Ahead func(c fair.Client, f media.Facts, file []byte) []enginehash.Recipe
 	// InEvents returns the part of a name that every form of the engine's events has; nil: all of it.
 	InEvents func(name string) string
 	// Locals appends the local hashes of a prompt's blocks to dst.
@@ -55,7 +56,7 @@ type Medium struct {
 	Client fair.Client // who sent it
 	ID     mmhash.ContentID
 	Pixels int64
-	Source mmhash.Source // its bytes; may be empty, and then only a cached name can be found
+	Source media.Source // its bytes; may be empty, and then only a cached name can be found
 	In     *prompt.Medium
 	Body   *body.Skeleton // the body that In belongs to
 	Scheme string         // of its URL: data, http, file, or ""

@@ -9,6 +9,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/media"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
@@ -28,7 +29,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 		return k
 	}
 	k.SawPad = f.Saw
-	k.Ahead = func(fair.Client, mmhash.Facts, []byte) []enginehash.Recipe { return []enginehash.Recipe{FileDigest()} }
+	k.Ahead = func(fair.Client, media.Facts, []byte) []enginehash.Recipe { return []enginehash.Recipe{FileDigest()} }
 	k.Name = func(m *rules.Medium) {
 		if pic, ok := imageOf(m, o.Store); ok {
 			m.Name, m.Named = f.Name(pic)
@@ -57,7 +58,7 @@ func imageOf(m *rules.Medium, store *mmhash.Store) (pic Image, ok bool) {
 	if !ok {
 		return pic, false
 	}
-	names, err := store.Names(m.Source, m.ID, m.Bytes, FileDigest())
+	names, err := media.Names(store, m.Source, m.ID, m.Bytes, FileDigest())
 	if err != nil {
 		return pic, false
 	}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/media"
+	"github.com/sightline-router/sightline/media/pixels"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
-	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
 // Names computes the names of images in one class of workers (trtllm-serve). A name is a digest of the decoded pixels: package
@@ -46,8 +46,8 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	}
 	server, _ := NamesOf(v).With(io)
 	k.InEvents = inEvents
-	k.Ahead = func(c fair.Client, f mmhash.Facts, file []byte) []enginehash.Recipe {
-		o.Pixels.Want(pixels.Image{Client: c, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, server.form())
+	k.Ahead = func(c fair.Client, f media.Facts, file []byte) []enginehash.Recipe {
+		o.Pixels.Want(pixels.Image{Client: c, Source: media.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, server.form())
 		return nil
 	}
 	k.Name = func(m *rules.Medium) {

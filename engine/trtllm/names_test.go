@@ -7,8 +7,8 @@ import (
 	"github.com/zeebo/blake3"
 
 	"github.com/sightline-router/sightline/lab/golden"
-	"github.com/sightline-router/sightline/mmhash/header"
-	"github.com/sightline-router/sightline/mmhash/pixels"
+	"github.com/sightline-router/sightline/media/header"
+	"github.com/sightline-router/sightline/media/pixels"
 )
 
 // four is the 2×2 image of red, green, blue and (10, 20, 30). Its names were computed by the leaf functions of TensorRT-LLM, with

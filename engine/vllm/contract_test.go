@@ -15,11 +15,12 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/media"
+	"github.com/sightline-router/sightline/media/header"
+	"github.com/sightline-router/sightline/media/pixels"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
-	"github.com/sightline-router/sightline/mmhash/header"
-	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/template"
 	"github.com/sightline-router/sightline/prompt/tokenizer"
@@ -208,7 +209,7 @@ func TestContractModels(t *testing.T) {
 			for i, want := range m.Names {
 				it := itemOf(t, file)
 				it.Images = i%3 + 1
-				medium := rules.Medium{Item: it, ID: mmhash.ContentID{1}, Source: mmhash.File(file), Inline: true}
+				medium := rules.Medium{Item: it, ID: mmhash.ContentID{1}, Source: media.File(file), Inline: true}
 				keys.Name(&medium)
 				if !medium.Named {
 					open++
@@ -375,7 +376,7 @@ func TestContractTokenizers(t *testing.T) {
 // TestContractFlags: each flag of a release that may change prompts or names is a key of the configuration, or is known not to matter.
 func TestContractFlags(t *testing.T) {
 	noMatter := strings.Fields(flagsWithoutEffect)
-	keys, err := os.ReadFile("../../internal/config/schema.json")
+	keys, err := os.ReadFile("../../app/config/schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sightline-router/sightline/media/pixels"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
-	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/tokenizer"
 )

@@ -8,9 +8,9 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/media"
+	"github.com/sightline-router/sightline/media/pixels"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
-	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
 // Generation is one form of vLLM's image hash (mm_hash). Which release has which form was checked against the wheels 0.10.2 to
@@ -78,14 +78,14 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		if err != nil {
 			return
 		}
-		if names, err := o.Store.Names(m.Source, m.ID, m.Bytes, r); err == nil {
+		if names, err := media.Names(o.Store, m.Source, m.ID, m.Bytes, r); err == nil {
 			m.Name, m.Named = names[0], true
 		}
 	}
-	k.Ahead = func(client fair.Client, f mmhash.Facts, file []byte) (list []enginehash.Recipe) {
+	k.Ahead = func(client fair.Client, f media.Facts, file []byte) (list []enginehash.Recipe) {
 		it := enginehash.Item{Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Rotated: f.Orientation > 1}
 		if form, ok := n.chunk(it); ok {
-			o.Pixels.Want(pixels.Image{Client: client, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, form)
+			o.Pixels.Want(pixels.Image{Client: client, Source: media.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, form)
 			return nil
 		}
 		counts := []int{1}

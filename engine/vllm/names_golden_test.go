@@ -12,8 +12,8 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/lab/golden"
+	"github.com/sightline-router/sightline/media/header"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
-	"github.com/sightline-router/sightline/mmhash/header"
 )
 
 // namesOf reads how a recorded worker was started.

@@ -30,8 +30,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/indexer/source/bus"
-	"github.com/sightline-router/sightline/internal/config"
 )
 
 // object is one manifest as JSON.

@@ -1,7 +1,7 @@
 // Package command has the subcommands of sightline-lab, each in a file of its own.
 package command
 
-import "github.com/sightline-router/sightline/internal/program"
+import "github.com/sightline-router/sightline/app/program"
 
 // Name is the program's.
 const Name = "sightline-lab"

@@ -7,8 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/sightline-router/sightline/app/program"
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/program"
 	"github.com/sightline-router/sightline/lab/demo"
 )
 

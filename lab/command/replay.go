@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/lab/fleetsim"
 )
 

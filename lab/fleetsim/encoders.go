@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // Workers that only encode images. A router names one of them for each image (x-encoder-hosts-ports). Each encodes sequentially

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // sightline is the real router on the simulation's clock, with its own index.
@@ -87,7 +87,7 @@ func newRouter(v *View, memory int) Rule {
 	return s
 }
 
-// How workers are asked: the configuration's default, and the values of router/health and engine/vllm.
+// How workers are asked: the configuration's default, and the values of workers/health and engine/vllm.
 const (
 	loadEvery = time.Second
 	loadSoon  = loadEvery / 4   // while workers have others' requests

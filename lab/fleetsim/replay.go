@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/app/config"
 )
 
 // Replay plays a decision log on the virtual clock three times: as it was, as another configuration would route it, and round

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/app/config"
 )
 
 // recorded returns the decision log of a fleet of four that got chats in turn, with caches and speed as replay assumes.

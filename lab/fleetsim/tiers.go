@@ -3,7 +3,7 @@ package fleetsim
 import (
 	"math"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // Workers with a lower tier, like vLLM's offloading connector: blocks stored on the GPU are copied there, and remain there when the

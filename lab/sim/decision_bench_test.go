@@ -17,7 +17,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/lab/vllmid"
 	"github.com/sightline-router/sightline/router"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // BenchmarkDecision takes the time from a worker's event on its socket to the first decision that sends the prompt there,

@@ -31,7 +31,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 type clock struct{ t time.Time }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // hears checks the reported silence, one second later.

@@ -1,0 +1,282 @@
+// Package admin serves the operator's view: a page, metrics, and the same facts as JSON.
+//
+//	/            a page, updated live by /events: problems, workers, decisions; ?worker=, ?image=, ?id= of a decision;
+//	             ?filter= failed, inexact, slow or differing, and ?q= a part of an id, a model or a worker, choose decisions
+//	/metrics     Prometheus
+//	/healthz     200 while the process lives; /readyz: 200 once it knows what the workers hold, or has waited for that long enough
+//	/decisions   the last decisions as JSON (?n=20, ?id=…)
+//	/explain    ?id=…: a decision with its candidates, their costs and its outcome; POST a request: where it would go now
+//	/v1/route   POST a request: the worker that it should be sent to (route.go)
+//	/audit       the last requests that were not stored as predicted, as JSON
+//	/report      what steering brings: requests steered and requests left alone, as JSON; of ?since= and ?until= (RFC 3339), ?model=
+//	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
+//	/problems    what keeps requests from answers or hits right now, as JSON: code, since when, what to do
+//	/unserved    model names that requests of the last hour asked for and no worker serves, as JSON
+//	/hosts       hosts of image URLs that failed recently, and whether they are left alone for now
+//	/reload      POST reads the configuration again, and says what of it needs a restart
+//	/index       what the index has of a worker-rank, one block a line as JSON: ?worker=…&rank=0
+//	/debug/pprof/ for the Go tool pprof
+//	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
+//
+// Nothing here shows a prompt, an image or a key. Access controls who may use it (token.go).
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/media/fetch"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/report"
+	"github.com/sightline-router/sightline/workers/fleet"
+	"github.com/sightline-router/sightline/workers/probe"
+)
+
+// Worker is one worker's row.
+type Worker struct {
+	Name        string      `json:"name"`
+	Addr        string      `json:"addr"`
+	Model       string      `json:"model"`
+	Class       string      `json:"class,omitempty"`
+	Rank        int         `json:"rank"` // -1: none
+	Blocks      int         `json:"blocks_held"`
+	Partial     bool        `json:"partial"`               // some of its blocks are not known here
+	UpperBound  string      `json:"upper_bound,omitempty"` // why a hit may find less than the blocks that it holds; "": it will not
+	Inflight    int         `json:"in_flight"`
+	Backlog     float64     `json:"backlog_tokens"`
+	Report      *LoadReport `json:"told,omitempty"`        // nil: no current load report
+	Health      *fleet.Out  `json:"health,omitempty"`      // why it gets only trial requests; nil: it is healthy
+	Events      string      `json:"events"`                // live, unreadable, catching up, waiting, not ready, none
+	EventsError Failure     `json:"events_error,omitzero"` // the last error, while they are not live
+	Batches     uint64      `json:"event_batches"`
+	LastEvent   string      `json:"last_event,omitempty"`
+	EventAge    float64     `json:"event_age_seconds,omitempty"`         // how long its events have been late
+	Rate        float64     `json:"prefill_tokens_per_second,omitempty"` // as observed; 0: none yet
+	Slow        fleet.Slow  `json:"slow,omitzero"`                       // than others of its class
+	Orphans     int         `json:"orphan_blocks,omitempty"`             // reported blocks whose parent is unknown: they do not count
+	Doubtful    int         `json:"doubtful_blocks,omitempty"`           // reported before messages were lost, and not since
+	Unfilled    uint64      `json:"gaps_unfilled,omitempty"`             // times that messages were lost and could not be replayed
+	UnknownKey  string      `json:"unknown_key,omitempty"`               // the first unknown key in its events, quoted
+	SameEvents  string      `json:"same_events_as,omitempty"`            // another worker under whose name the same events arrive
+	Role        string      `json:"role,omitempty"`                      // prefill, decode, encode; none: all
+	BlockSize   int         `json:"block_size,omitempty"`                // tokens in a block, by its events
+	OtherSize   int         `json:"other_block_size,omitempty"`          // the same, if block_size is configured otherwise
+	// RulesAside are the rules for reading prompts that have stepped aside for it, since events contradict them.
+	RulesAside []audit.Aside `json:"rules_aside,omitempty"`
+}
+
+// Failure is what went wrong, in words, and its cause if that is known. JSON has the words alone.
+type Failure struct {
+	Text  string
+	Cause error
+}
+
+func (f Failure) MarshalText() ([]byte, error) { return []byte(f.Text), nil }
+
+func (f *Failure) UnmarshalText(text []byte) error {
+	f.Text = string(text)
+	return nil
+}
+
+// LoadReport is what a worker's own load report adds.
+type LoadReport struct {
+	Others int      `json:"others_in_flight"`         // of its requests in flight, those that were not decided here
+	Usage  *float64 `json:"kv_cache_usage,omitempty"` // 0 to 1; nil: not reported
+	Age    string   `json:"ago"`
+}
+
+// Percent returns Usage as the page shows it; "" if it is not reported.
+func (t *LoadReport) Percent() string {
+	if t.Usage == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %%", 100**t.Usage)
+}
+
+// State holds the sources of the page's data.
+type State struct {
+	Access      Access
+	QueryLimits QueryLimits
+	Version     string
+	Instance    string                         // of this process, among several Sightlines
+	Began       time.Time                      // when it started; zero: not told
+	Reloaded    func() time.Time               // when the configuration was last taken up; nil: not told
+	Ready       func() (how string, err error) // how it became ready; an error until then
+	Router      *router.Router
+	Workers     func() []Worker
+	Resync      func(worker string) int         // restarts a worker's feeds, and returns how many
+	Reload      func() (said string, err error) // reads the configuration again; after an error the old one stays
+	// Configuration returns what is wrong with the configuration as last read ("": nothing), or which of its keys need a restart.
+	Configuration func() (problem string, restart []string)
+	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
+	Hosts         func() []fetch.HostState
+	Certificates  func(time.Time) []secure.Expiry // those that end soon or have ended; nil: not known
+	Gatherer      prometheus.Gatherer
+	Probe         *probe.Prober                    // nil: none
+	Audit         *audit.Auditor                   // nil: none
+	Report        func(report.Range) report.Report // nil: none
+	TakesOne      func() bool                      // a gateway takes one address, and no configuration says so
+	DecisionLog   func() string                    // why the decision log is not written; "": it is. nil: there is none
+	// number of replicas that share with this one, and for how long one of them has been silent; nil: none
+	Others       func() (others int, ago time.Duration)
+	Faults       func() error             // what of the models' files does not load; nil: not told
+	NATS         func() string            // why there is no connection to it; "": there is one, or none is needed
+	Unresolved   func() map[string]string // why workers' names do not resolve; nil: not told
+	LostReplicas func() []string          // to which there is no stream, each with the reason; nil: none are configured
+	NoRoom       func(what string)        // is called for each refused client: "pages" that watch, "asked" about requests
+
+	querySlots chan struct{} // one slot for each body being asked about
+}
+
+// Handler serves the pages, and records their history until ctx ends.
+func Handler(ctx context.Context, s State) http.Handler {
+	s.querySlots = make(chan struct{}, maxQueries)
+	mux := http.NewServeMux()
+	page := newLivePage(s)
+	go page.run(ctx)
+	mux.HandleFunc("GET /{$}", page.show)
+	mux.HandleFunc("GET /events", page.events)
+	mux.HandleFunc("GET /problems", page.showProblems)
+	for name, kind := range assets {
+		mux.HandleFunc("GET /"+name, asset(name, kind))
+	}
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.HandleFunc("GET /decisions", s.decisions)
+	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Workers()) })
+	mux.HandleFunc("POST /workers/resync", s.resync)
+	mux.HandleFunc("POST /reload", s.reload)
+	mux.HandleFunc("GET /unserved", func(w http.ResponseWriter, _ *http.Request) { answer(w, append([]string{}, s.Router.Unserved()...)) })
+	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Hosts()) })
+	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Audit.Findings()) })
+	mux.HandleFunc("GET /report", s.report)
+	mux.HandleFunc("GET /index", s.index)
+	mux.HandleFunc("GET /explain", s.explainDecision)
+	mux.HandleFunc("POST /explain", s.explainRequest)
+	mux.HandleFunc("POST /v1/route", s.route)
+	mux.HandleFunc("POST /v1/route/{id}/end", s.routeEnded)
+	if s.Probe != nil {
+		mux.HandleFunc("GET /probes", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Probe.Results()) })
+		mux.HandleFunc("POST /probes", func(w http.ResponseWriter, _ *http.Request) {
+			s.Probe.Again()
+			w.WriteHeader(http.StatusAccepted)
+		})
+	}
+	profile(mux)
+	return s.Access.Guard(mux)
+}
+
+// longestProfile bounds how long a profile or trace records: a trace takes about 1 MB a second.
+const longestProfile = time.Minute
+
+// profile registers the pages for the Go tool pprof.
+func profile(mux *http.ServeMux) {
+	for path, h := range map[string]http.HandlerFunc{"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile,
+		"symbol": pprof.Symbol, "trace": pprof.Trace} {
+		mux.HandleFunc("GET /debug/pprof/"+path, func(w http.ResponseWriter, r *http.Request) {
+			if seconds, err := strconv.ParseFloat(r.FormValue("seconds"), 64); err == nil && !(seconds <= longestProfile.Seconds()) {
+				http.Error(w, fmt.Sprintf("seconds=%v: want at most %v", seconds, longestProfile.Seconds()), http.StatusBadRequest)
+				return
+			}
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * longestProfile))
+			h(w, r)
+		})
+	}
+}
+
+func (s *State) report(w http.ResponseWriter, r *http.Request) {
+	of := report.Range{Model: r.FormValue("model")}
+	for key, to := range map[string]*time.Time{"since": &of.Since, "until": &of.Until} {
+		text := r.FormValue(key)
+		if text == "" {
+			continue
+		}
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			http.Error(w, key+": want a time such as 2026-11-21T08:00:00Z", http.StatusBadRequest)
+			return
+		}
+		*to = at
+	}
+	answer(w, s.Report(of))
+}
+
+func (s *State) readyz(w http.ResponseWriter, _ *http.Request) {
+	how, err := s.Ready()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = io.WriteString(w, "ready: "+how+"\n")
+}
+
+func (s *State) decisions(w http.ResponseWriter, r *http.Request) {
+	id := r.FormValue("id")
+	if id == "" {
+		n, err := strconv.Atoi(r.FormValue("n"))
+		if err != nil {
+			n = 20
+		}
+		answer(w, s.Router.Recent(n))
+		return
+	}
+	d, ok := s.Router.Decision(id)
+	if !ok {
+		http.Error(w, notKnown, http.StatusNotFound)
+		return
+	}
+	answer(w, d)
+}
+
+func (s *State) resync(w http.ResponseWriter, r *http.Request) {
+	if s.Resync(r.FormValue("worker")) == 0 {
+		http.Error(w, "no such worker with KV events (want ?worker=NAME)", http.StatusNotFound)
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+func (s *State) reload(w http.ResponseWriter, _ *http.Request) {
+	said, err := s.Reload()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	_, _ = io.WriteString(w, cmp.Or(said, "taken up")+"\n")
+}
+
+func (s *State) index(w http.ResponseWriter, r *http.Request) {
+	rank, err := strconv.Atoi(cmp.Or(r.FormValue("rank"), "0"))
+	if err != nil {
+		http.Error(w, "rank is not a number", http.StatusBadRequest)
+		return
+	}
+	list, err := s.Blocks(r.FormValue("worker"), rank)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	writeBlocks(w, list)
+}
+
+const notKnown = "no such decision among the last 1024"
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}

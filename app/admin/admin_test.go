@@ -1,0 +1,196 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/report"
+	"github.com/sightline-router/sightline/workers/fleet"
+)
+
+// TestPages: the pages of a router that has taken two decisions, for one of which the worker reported another count than predicted.
+func TestPages(t *testing.T) {
+	fl := fleet.New(nil)
+	fl.Set([]*fleet.Worker{fleet.NewWorker("gpu-a", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })})
+	rt := router.New(router.Options{Fleet: fl, Index: indexer.New(indexer.Options{})})
+	for i, id := range []string{"first", "second"} {
+		d := rt.Decide(t.Context(), &router.Request{ID: id, Path: "/v1/chat/completions", Body: [][]byte{[]byte(`{"model":"<b>none</b>"}`)}})
+		if len(d.Targets) != 1 || d.Reason != router.Load {
+			t.Fatalf("decision %q: %+v", id, d)
+		}
+		rt.Observe(router.Outcome{ID: id, Phase: router.Ended, Addr: "10.0.0.5:8000", Code: 200, CachedTokens: 16 * i, PromptTokens: 64})
+	}
+	var ready, broken error
+	asked := ""
+	srv := httptest.NewServer(Handler(t.Context(), State{
+		Access: Access{Token: func() string {
+			return "a-token-of-tests"
+		}, Loopback: true}, QueryLimits: QueryLimits{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt,
+		Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
+		Reload: func() (string, error) { return "", broken }, Configuration: func() (string, []string) { return "<bad>", nil },
+		Workers: func() []Worker {
+			used := 0.25
+			return []Worker{
+				{Name: "gpu-a", Addr: "10.0.0.5:8000", Rank: -1, Blocks: 7, Events: "live", Report: &LoadReport{Usage: &used}},
+				{Name: "gpu-b", Inflight: 3, Report: &LoadReport{Others: 2, Age: "700ms"}},
+			}
+		},
+		Others: func() (int, time.Duration) { return 2, 310 * time.Millisecond },
+		Report: report.New("observe", time.Unix(0, 0)).Of,
+		Resync: func(worker string) int { asked = worker; return strings.Count(worker, "gpu-a") },
+		Blocks: func(worker string, rank int) ([]indexer.Block, error) {
+			if worker != "gpu-a" || rank != 1 {
+				return nil, errors.New("no such worker")
+			}
+			return []indexer.Block{{Local: 10, Parent: -1}, {Local: 11, EngineHash: 7, Copies: [indexer.Tiers]uint8{1, 2}}}, nil
+		},
+	}))
+	defer srv.Close()
+	get := func(method, path string, want int) string {
+		t.Helper()
+		req, err := http.NewRequest(method, srv.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if method == "POST" {
+			req.SetBasicAuth("anyone", "a-token-of-tests")
+		}
+		resp, err := srv.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != want {
+			t.Errorf("%s %s: status %d, want %d (%v)", method, path, resp.StatusCode, want, err)
+		}
+		return string(text)
+	}
+
+	page := get("GET", "/", 200)
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", "25 % of its KV cache in use",
+		"3 in flight (2 from elsewhere, as reported 700ms ago)",
+		`<b class="warn">1 <i>of 2</i></b>predictions equal what workers report`, "<b>100 %</b> load",
+		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "<b>&lt;bad&gt;</b>",
+		"models that no worker serves: [&#34;&lt;b&gt;none&lt;/b&gt;&#34;]",
+		"shared with 2 other replicas; last messages at most 0.4 s old"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if strings.Contains(page, "none</b>") {
+		t.Error("the page shows what a client wrote as its own")
+	}
+	var last []router.Recent
+	if err := json.Unmarshal([]byte(get("GET", "/decisions?n=1", 200)), &last); err != nil || len(last) != 1 ||
+		last[0].ID != "second" || last[0].Reported != 16 {
+		t.Errorf("/decisions?n=1: %+v (%v)", last, err)
+	}
+	var one router.Recent
+	if err := json.Unmarshal([]byte(get("GET", "/decisions?id=first", 200)), &one); err != nil || one.Reported != 0 ||
+		one.Used != "10.0.0.5:8000" {
+		t.Errorf("/decisions?id=first: %+v (%v)", one, err)
+	}
+	get("GET", "/decisions?id=third", 404)
+	for _, seconds := range []string{"61", "1e9", "NaN", "Inf"} {
+		get("GET", "/debug/pprof/trace?seconds="+seconds, 400)
+	}
+	var unserved []string
+	if err := json.Unmarshal([]byte(get("GET", "/unserved", 200)), &unserved); err != nil || len(unserved) != 1 ||
+		unserved[0] != "<b>none</b>" {
+		t.Errorf("/unserved: %q (%v)", unserved, err)
+	}
+
+	get("GET", "/healthz", 200)
+	if s := get("GET", "/readyz", 200); s != "ready: all is known\n" {
+		t.Errorf("/readyz says %q", s)
+	}
+	ready = errors.New("no workers yet")
+	if s := get("GET", "/readyz", 503); !strings.Contains(s, "no workers yet") {
+		t.Errorf("/readyz says %q", s)
+	}
+	get("POST", "/workers/resync?worker=gpu-a", 202)
+	if asked != "gpu-a" {
+		t.Errorf("resync asked of %q", asked)
+	}
+	get("POST", "/workers/resync?worker=gpu-z", 404)
+	get("GET", "/workers/resync?worker=gpu-a", 405)
+	if s := get("POST", "/reload", 200); s != "taken up\n" {
+		t.Errorf("/reload says %q", s)
+	}
+	broken = errors.New("models: none")
+	if s := get("POST", "/reload", 422); s != "models: none\n" {
+		t.Errorf("/reload says %q", s)
+	}
+	if s := get("GET", "/index?worker=gpu-a&rank=1",
+		200); s != `{"block":0,"parent":-1,"place":0,"local_hash":"000000000000000a","engine_hash":"0000000000000000","tiers":[]}
+{"block":1,"parent":0,"place":1,"local_hash":"000000000000000b","engine_hash":"0000000000000007","tiers":["gpu","cpu"]}
+` {
+		t.Errorf("/index: %q", s)
+	}
+	if s := get("POST", "/v1/route?path=/v1/completions", 400); !strings.Contains(s, "JSON") { // no body
+		t.Errorf("/v1/route: %q", s)
+	}
+	get("GET", "/explain?id=second", 200)
+	get("GET", "/explain?id=third", 404)
+	get("GET", "/index?worker=gpu-a&rank=x", 400)
+	get("GET", "/index?worker=gpu-z", 404)
+	get("GET", "/probes", 404) // no probes are made
+	get("GET", "/elsewhere", 404)
+}
+
+// TestAskingIsBounded: the size of a body and the number read in parallel are bounded.
+func TestAskingIsBounded(t *testing.T) {
+	rt := router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})})
+	counted := ""
+	h := Handler(t.Context(), State{NoRoom: func(what string) {
+		counted += what
+	}, Access: Access{Token: func() string {
+		return "a-token-of-tests"
+	}, Loopback: true}, QueryLimits: QueryLimits{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
+	post := func(path string, body io.Reader) int {
+		r := httptest.NewRequest("POST", "http://127.0.0.1:9903"+path, body)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded") // as with curl -d
+		r.SetBasicAuth("anyone", "a-token-of-tests")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	for _, path := range []string{"/v1/route", "/v1/route?book=true", "/explain"} {
+		if got := post(path, strings.NewReader(strings.Repeat(" ", 101))); got != http.StatusRequestEntityTooLarge {
+			t.Errorf("%s with a body that is too large: %d", path, got)
+		}
+	}
+	if got := post("/v1/route", strings.NewReader(`{"model":"m","messages":[]}`)); got != http.StatusServiceUnavailable {
+		t.Errorf("without workers: %d", got)
+	}
+	var ends []*io.PipeWriter
+	done := make(chan int)
+	for range maxQueries {
+		read, write := io.Pipe()
+		ends = append(ends, write)
+		go func() { done <- post("/explain", read) }()
+		_, _ = io.WriteString(write, "{") // it is being read
+	}
+	if got := post("/explain", strings.NewReader("{}")); got != http.StatusServiceUnavailable || counted != "asked" {
+		t.Errorf("with %d bodies on their way: %d, counted %q", maxQueries, got, counted)
+	}
+	for _, w := range ends {
+		_ = w.Close()
+		<-done
+	}
+	if got := post("/explain", strings.NewReader("{}")); got != http.StatusOK {
+		t.Errorf("when they are gone: %d", got)
+	}
+}

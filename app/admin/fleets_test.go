@@ -1,0 +1,135 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/workers/fleet"
+)
+
+// madeUp serves the page of a fleet of a size, after 200 decisions; in a broken one a few workers have each fault.
+func madeUp(t *testing.T, size int, broken bool) *httptest.Server {
+	began := time.Now().Add(-130 * time.Minute)
+	rows := func() (list []Worker) {
+		for i := range size {
+			w := Worker{Name: fmt.Sprint("gpu-", i+1), Addr: fmt.Sprintf("10.0.%d.%d:8000", i/200, i%200+1), Model: "qwen2.5-vl", Rank: -1,
+				Blocks: 4000 + 13*i, Inflight: (7*i + time.Now().Second()/10) % 23, Backlog: float64(100 * (i % 40)), Events: "live", Rate: 12000,
+				LastEvent: "within a second"}
+			used := float64(i%90) / 100
+			w.Report = &LoadReport{Usage: &used}
+			if broken {
+				switch i {
+				case size - 1:
+					w.Health = &fleet.Out{Why: "health check: connection refused"}
+				case size - 2:
+					w.Events, w.EventsError = "waiting", Failure{Text: "dial tcp 10.0.0.9:5557: connection refused"}
+				case size - 3, size - 4, size - 5, size - 6:
+					w.EventAge, w.LastEvent = float64(40+i%20), "40s ago"
+				case size - 7:
+					w.Doubtful = 12
+				}
+			}
+			list = append(list, w)
+		}
+		return list
+	}
+	fl := fleet.New(nil)
+	var workers []*fleet.Worker
+	for i, w := range rows() {
+		slot := func(int) indexer.SlotID { return indexer.SlotID(i) }
+		workers = append(workers, fleet.NewWorker(w.Name, netip.MustParseAddrPort(w.Addr), w.Model, 0, slot))
+	}
+	fl.Set(workers)
+	reg := prometheus.NewRegistry()
+	s := State{Access: Access{Loopback: true}, Version: "v0.3.0", Instance: "sightline-0", Began: began, Gatherer: reg,
+		Router: router.New(router.Options{Fleet: fl, Index: indexer.New(indexer.Options{}), Metrics: reg}), Workers: rows,
+		Ready: func() (string, error) { return "", nil }, Configuration: func() (string, []string) { return "", nil }, NoRoom: func(string) {}}
+	if broken {
+		s.Audit = audit.New(audit.Options{})
+		s.Configuration = func() (string, []string) { return "", []string{"listen"} }
+		s.DecisionLog = func() string { return "write /var/log/decisions.jsonl: no space left on device" }
+	}
+	for i := range 200 {
+		id := fmt.Sprintf("request-%03d", i)
+		body := `{"messages":[]}`
+		if broken && i%50 == 7 {
+			body = `{"model":"gpt-5"}`
+		}
+		d := s.Router.Decide(t.Context(), &router.Request{ID: id, Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}})
+		code := http.StatusOK
+		if broken && i%10 == 3 {
+			code = http.StatusServiceUnavailable
+		}
+		if len(d.Targets) > 0 {
+			s.Router.Observe(router.Outcome{ID: id, Phase: router.Ended, Addr: d.Targets[0].Addr, Code: code, CachedTokens: 16, PromptTokens: 64,
+				FirstByte: time.Duration(20+i) * time.Millisecond})
+		}
+	}
+	srv := httptest.NewServer(Handler(t.Context(), s))
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+// TestFleets: of 1, 48 and 200 workers the worst come first, one strip each; decisions are chosen by what is wrong with them. With
+// SIGHTLINE_PAGES=1 the pages stay up until the standard input ends, for a browser (make page).
+func TestFleets(t *testing.T) {
+	for _, size := range []int{1, 48, 200} {
+		for _, broken := range []bool{false, true} {
+			srv := madeUp(t, size, broken)
+			get := func(path string) string {
+				w := httptest.NewRecorder()
+				r := httptest.NewRequest(http.MethodGet, srv.URL+path, nil)
+				srv.Config.Handler.ServeHTTP(w, r)
+				if w.Code != http.StatusOK {
+					t.Fatalf("%s: %d %s", path, w.Code, w.Body)
+				}
+				return w.Body.String()
+			}
+			page := get("/")
+			strips := strings.Split(page, `<a class="strip `)[1:]
+			if len(strips) != size || strings.Contains(page, `class="fleet many"`) != (size > fewWorkers) {
+				t.Errorf("%d strips of %d workers", len(strips), size)
+			}
+			if worst := strips[0][:4]; worst != map[bool]string{false: "bad0", true: "bad3"}[broken] {
+				t.Errorf("%d workers, broken %v: the first is %s", size, broken, worst)
+			}
+			for _, want := range []string{"v0.3.0", "sightline-0", "2 h 10 min"} {
+				if !strings.Contains(page, want) {
+					t.Errorf("the page lacks %q", want)
+				}
+			}
+			if problems := get("/problems"); (problems == "[]\n") != !broken {
+				t.Errorf("%d workers, broken %v: %s", size, broken, problems)
+			}
+			if broken && size > 1 {
+				if n := strings.Count(get("/?filter=failed"), `data-l="status">503`); n < 10 {
+					t.Errorf("%d failed decisions", n)
+				}
+				if n := strings.Count(get("/?filter=inexact&q=REQUEST-007"), `href="/?id=`); n != 1 {
+					t.Errorf("%d decisions by their id", n)
+				}
+				if n := strings.Count(get("/?q=gpt-5"), `href="/?id=`); n != 4 {
+					t.Errorf("%d decisions by a model's name", n)
+				}
+			}
+			if os.Getenv("SIGHTLINE_PAGES") != "" {
+				fmt.Printf("PAGE %d %v %s\n", size, broken, srv.URL)
+			}
+		}
+	}
+	if os.Getenv("SIGHTLINE_PAGES") != "" {
+		fmt.Println("PAGES")
+		_, _ = os.Stdin.Read(make([]byte, 1))
+	}
+}

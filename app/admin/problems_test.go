@@ -1,0 +1,222 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/media/fetch"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/workers/fleet"
+	"github.com/sightline-router/sightline/workers/probe"
+)
+
+// TestProblems: each fact is a problem under its code, worst first; those of many workers are one; without facts there is none.
+func TestProblems(t *testing.T) {
+	now := time.Now()
+	well := Worker{Name: "gpu-1", Model: "m", Events: "live"}
+	if list := (&Facts{Now: now, Mode: "100%", Workers: []Worker{well}}).Problems(); len(list) != 0 {
+		t.Errorf("of a fleet that is well: %+v", list)
+	}
+	var many []Worker
+	for _, name := range strings.Fields("a b c d e") {
+		many = append(many, Worker{Name: name, Model: "m",
+			Health: &fleet.Out{Why: "3 failures in a row, the last: refused", Trial: "next trial request in 7s"}})
+	}
+	var findings []audit.Finding
+	for range 60 {
+		findings = append(findings, audit.Finding{At: now.Add(-time.Minute), Worker: "gpu-1", Verdict: audit.Nothing, Says: "no block"})
+	}
+	worker := func(change func(w *Worker)) Facts {
+		w := well
+		change(&w)
+		return Facts{Workers: []Worker{w, {Name: "gpu-2", Model: "m", Events: "live"}}}
+	}
+	for _, c := range []struct {
+		facts                Facts
+		code, severity, what string
+	}{
+		{Facts{NotReady: "no workers yet"}, "SL0505", "error", "Sightline is not ready: no workers yet"},
+		{Facts{Configuration: "the configuration is invalid: models: none"}, "SL0501", "error", "models: none"},
+		{Facts{Restart: []string{"listen"}}, "SL0501", "warning", "needs a restart: listen"},
+		{Facts{Silent: "no ends", SilentSince: now.Add(-time.Hour)}, "SL0409", "error", "no ends"},
+		{Facts{Unserved: []string{"gpt-5"}}, "SL0103", "warning", `["gpt-5"]`},
+		{Facts{Mode: "observe"}, "SL0506", "note", "mode is observe"},
+		{Facts{Faults: errors.New("models[0].dir: no such directory")}, "SL0501", "warning", "requests are learned: models[0].dir"},
+		{Facts{LostReplicas: []string{"10.0.0.9:9002: refused"}}, "SL0508", "warning", "hears nothing of this one: 10.0.0.9:9002: refused"},
+		{Facts{Recent: []router.Recent{{At: now, Code: 429}, {At: now, Code: 429, Used: "10.0.0.5:8000"}}}, "SL0110", "warning",
+			"1 of the last requests got 429"},
+		{Facts{Workers: []Worker{{Name: "gpu-1", Addr: "10.0.0.5:8000", Model: "m", Events: "live"}}, Recent: []router.Recent{
+			{At: now, Used: "10.0.0.5:8000"}, {At: now, Used: "10.0.0.5:8000", LeftAfter: 3 * time.Second},
+			{At: now, Used: "10.0.0.5:8000", LeftAfter: 4 * time.Second}, {At: now, Used: "10.0.0.5:8000", LeftAfter: 2 * time.Second},
+			{At: now, Used: "10.0.0.5:8000", Code: 200}, {At: now, Used: "10.0.0.5:8000", LeftAfter: 9 * time.Second}}}, "SL0110", "warning",
+			"gpu-1: clients leave without an answer: the last 3, after up to 4s"},
+		{Facts{Workers: []Worker{{Name: "gpu-1", Addr: "a", Model: "m", Events: "live"}, {Name: "gpu-2", Addr: "b", Model: "m", Events: "live"}},
+			Recent: slices.Repeat([]router.Recent{{At: now, Model: "m", Used: "a", Code: 200, FirstByte: 2 * time.Second, PromptTokens: 400},
+				{At: now, Model: "m", Used: "b", Code: 200, FirstByte: 800 * time.Millisecond, PromptTokens: 2048}}, 8)}, "SL0110", "warning",
+			"gpu-1: answers begin late there: 10 times later than elsewhere, after 2s"},
+		{worker(func(w *Worker) { w.Events, w.EventsError = "catching up", Failure{Text: "replay: refused"} }), "SL0304",
+			"error", "replay: refused"},
+		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.PrefixCaching,
+			Verdict: probe.Configuration, Detail: "off"}}}}}, "SL0102", "error", "gpu-1: not as configured (prefix caching): off"},
+		{Facts{TakesOne: true}, "SL0408", "warning", "took no list of workers"},
+		{Facts{Hosts: []fetch.HostState{{Host: "a.example", InARow: 9, Last: "timeout", At: now.Add(-time.Hour)},
+			{Host: "b.example", InARow: 2, Last: "timeout", At: now}, {Host: "c.example", InARow: 3, Last: "status 503", At: now}}},
+			"SL0509", "note", `by their URLs alone: "c.example": status 503, 3 times in a row`},
+		{Facts{Certificates: []secure.Expiry{{Text: "tls.cert: x ended", Ended: true}}}, "SL0510", "error", "tls.cert: x ended"},
+		{Facts{Certificates: []secure.Expiry{{Text: "tls.cert: x ends"}}}, "SL0510", "warning", "tls.cert: x ends"},
+		{Facts{DecisionLog: "no space left on device"}, "SL0507", "error", "no space left"},
+		{Facts{Workers: append(many, well)}, "SL0109", "warning",
+			"5 of 6 workers (a, b, c and 2 more): no requests are sent there: 3 failures in a row, the last: refused"},
+		{Facts{Workers: many}, "SL0105", "error", "m: no worker gets requests, of 5"},
+		{worker(func(w *Worker) {
+			w.RulesAside = []audit.Aside{{Model: "m", Rule: "images", First: audit.Finding{Worker: "gpu-3", Says: "the medium at token 5"}}}
+		}), "SL0206", "warning",
+			"gpu-1: the rule for images has stepped aside, and such prompts are learned: gpu-3 contradicts it: the medium at token 5"},
+		{worker(func(w *Worker) { w.Events, w.EventsError = "waiting", Failure{Text: "refused"} }), "SL0303", "error",
+			"gpu-1: no connection to the KV events: refused"},
+		{worker(func(w *Worker) {
+			w.Events, w.EventsError = "waiting", Failure{Cause: fmt.Errorf("asked: %w", rules.ErrNoEvents)}
+		}), "SL0301", "error",
+			"gpu-1: the worker publishes no KV events"},
+		{worker(func(w *Worker) { w.Health = &fleet.Out{Fault: rules.HTTP2, Why: "health check: speaks HTTP/2 alone"} }), "SL0109", "warning",
+			"speaks HTTP/2 alone"},
+		{Facts{Workers: []Worker{{Name: "gpu-1", Model: "m", Events: "waiting",
+			EventsError: Failure{Cause: fmt.Errorf("%w: status 401", rules.ErrNotAsked)}}},
+			Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Asked, Verdict: probe.Absent,
+				Fault: rules.Key, Detail: "status 401"}}}}}, "SL0109", "warning", "gpu-1: it cannot be asked what it serves: status 401"},
+		{worker(func(w *Worker) { w.Events = "unreadable" }), "SL0309", "error", "cannot be read"},
+		{worker(func(w *Worker) { w.Events = "none" }), "SL0502", "warning", "guessed"},
+		{worker(func(w *Worker) { w.Events = "catching up" }), "SL0303", "warning", "not all"},
+		{worker(func(w *Worker) { w.Events = "not ready" }), "SL0109", "warning", "not ready"},
+		{worker(func(w *Worker) { w.EventAge = 11 }), "SL0303", "warning", "no events for long"},
+		{worker(func(w *Worker) { w.UnknownKey = `"medium HYPERRAM"` }), "SL0306", "warning", ": HYPERRAM"},
+		{worker(func(w *Worker) { w.UnknownKey = `"x"` }), "SL0309", "warning", `: "x"`},
+		{worker(func(w *Worker) { w.Unfilled = 2 }), "SL0309", "warning", "2 times"},
+		{worker(func(w *Worker) { w.SameEvents = "gpu-2" }), "SL0308", "error",
+			"gpu-1: the same events as another worker: gpu-2"},
+		{worker(func(w *Worker) { w.OtherSize = 32 }), "SL0101", "warning", "32 tokens"},
+		{Facts{Findings: findings}, "SL0301", "warning",
+			"gpu-1: requests are stored otherwise than predicted (nothing): no block (60 requests)"},
+		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: "text", Verdict: probe.Differs,
+			Difference: &probe.Difference{Position: 7}}}}}}, "SL0202", "error",
+			"first difference at token 7"},
+		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: "engine_version", Verdict: probe.Configuration,
+			Detail: "configured 0.32.0"}}}}}, "SL0107", "warning", "gpu-1: not as configured (engine_version): configured 0.32.0"},
+	} {
+		c.facts.Now = now
+		list := c.facts.Problems()
+		at := slices.IndexFunc(list, func(p Problem) bool { return p.Code == c.code })
+		if at < 0 {
+			t.Errorf("%s is missing: %+v", c.code, list)
+			continue
+		}
+		p := list[at]
+		if p.Severity != c.severity || !strings.Contains(p.What, c.what) || p.Fix == "" || p.Since.IsZero() ||
+			!strings.HasSuffix(p.Link, "/docs/doctor.md#"+strings.ToLower(p.Code)) {
+			t.Errorf("%+v\nwant %s, %q", p, c.severity, c.what)
+		}
+	}
+}
+
+// TestOneReason: an image that differs since the whole template differs is not a problem of images, and a block that has tokens of an
+// image is one.
+func TestOneReason(t *testing.T) {
+	differs := func(what string) probe.Finding { return probe.Finding{What: what, Verdict: probe.Differs} }
+	probed := func(list ...probe.Finding) Facts { return Facts{Probes: []probe.Result{{Worker: "a", Findings: list}}} }
+	block := []audit.Finding{{Worker: "a", Verdict: audit.Block, InMedium: true}}
+	for _, c := range []struct {
+		facts Facts
+		want  string
+	}{
+		{probed(differs("one turn"), differs(probe.Image), differs(probe.LargeImage)), "SL0201"},
+		{probed(probe.Finding{What: probe.Image}, differs(probe.LargeImage)), "SL0204"},
+		{Facts{Findings: block}, "SL0204"},
+	} {
+		codes := ""
+		for _, p := range c.facts.Problems() {
+			codes += p.Code
+		}
+		if codes != c.want {
+			t.Errorf("%+v: %s, want %s", c.facts, codes, c.want)
+		}
+	}
+}
+
+// TestNoEventsOnce: a worker without events is one problem, whoever has asked it.
+func TestNoEventsOnce(t *testing.T) {
+	mute := Worker{Name: "gpu-1", Model: "m", Events: "waiting", EventsError: Failure{Cause: rules.ErrNoEvents}}
+	f := Facts{Now: time.Now(), Workers: []Worker{mute},
+		Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Events, Verdict: probe.Configuration}}}}}
+	if list := f.Problems(); len(list) != 1 || list[0].Code != "SL0301" {
+		t.Errorf("%+v", list)
+	}
+}
+
+// TestProblemsOrder: problems that are equally bad keep their order from one look to the next.
+func TestProblemsOrder(t *testing.T) {
+	f := Facts{Now: time.Now()}
+	for _, model := range strings.Fields("a b c d e f g h") {
+		f.Workers = append(f.Workers, Worker{Name: "gpu-" + model, Model: model, Health: new(fleet.Out)})
+	}
+	says := func() (list []string) {
+		for _, p := range f.Problems() {
+			list = append(list, p.What)
+		}
+		return list
+	}
+	first := says()
+	for range 10 {
+		if again := says(); !slices.Equal(again, first) {
+			t.Fatalf("%q, before %q", again, first)
+		}
+	}
+}
+
+// TestProblemsSince: a problem keeps its time while it is there, whatever else changes about it; what is usual for a moment counts
+// only after a while; what has ended begins anew. The page begins with the list, and /problems answers with it.
+func TestProblemsSince(t *testing.T) {
+	c, rows, _ := watched(t)
+	*rows = []Worker{{Name: "gpu-a", Model: "m", Rank: -1, Events: "live"}, {Name: "gpu-b", Model: "m", Rank: -1, Events: "catching up"}}
+	workers := *rows
+	began := time.Now().Add(-10 * time.Minute)
+	if list := c.problems(began, workers); len(list) != 0 {
+		t.Errorf("a worker that has just come: %+v", list)
+	}
+	workers[0].Health = &fleet.Out{Fault: rules.Refused}
+	c.problems(began.Add(time.Second), workers)
+	workers[0].Health = &fleet.Out{Fault: rules.Timeout}
+	list := c.problems(began.Add(2*time.Minute), workers)
+	if len(list) != 2 || !list[0].Since.Equal(began.Add(time.Second)) || list[1].Code != "SL0303" || !list[1].Since.Equal(began) {
+		t.Errorf("after two minutes: %+v", list)
+	}
+	w := httptest.NewRecorder()
+	c.showProblems(w, nil)
+	var told []Problem
+	if err := json.Unmarshal(w.Body.Bytes(), &told); err != nil || len(told) != 2 || !told[0].Since.Equal(began.Add(time.Second)) {
+		t.Errorf("/problems: %v %s", err, w.Body)
+	}
+	w = httptest.NewRecorder()
+	c.show(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	page := w.Body.String()
+	if banner, now := strings.Index(page, "SL0109"), strings.Index(page, `id="now"`); banner < 0 || banner > now {
+		t.Errorf("the page does not begin with its problems: %d, %d", banner, now)
+	}
+	workers[0].Health, workers[1].Events = nil, "live"
+	if list := c.problems(began.Add(3*time.Minute), workers); len(list) != 0 || len(c.since) != 0 {
+		t.Errorf("all is well again: %+v, %v kept", list, c.since)
+	}
+	workers[0].Health = &fleet.Out{Fault: rules.Refused}
+	if list := c.problems(began.Add(4*time.Minute), workers); len(list) != 1 || !list[0].Since.Equal(began.Add(4*time.Minute)) {
+		t.Errorf("it is out again: %+v", list)
+	}
+}

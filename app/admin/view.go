@@ -1,0 +1,451 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sightline-router/sightline/media/fetch"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/report"
+	"github.com/sightline-router/sightline/workers/probe"
+)
+
+// view is the page's data.
+type view struct {
+	Version, Instance, Mode string
+	Since                   string // its start, and how long ago that was
+	Title                   string // the worker, image or decision of the page; "": the page of everything
+	Worker                  bool   // it is a worker's page
+	Image                   *imagePage
+	Decision                *decided
+	Problems                []Problem
+	Others                  string // the other replicas; "": it shares with none
+	Report                  string // the effect of steering, as text; "" while all requests are steered
+
+	Saved            saved
+	First, FirstTail string // time to the first byte
+	FirstCount       int
+	Live, Slots      int
+	Inflight         int
+	Reasons          []share
+	Kept             int    // decisions that are kept
+	Window           string // what those cover
+	Reported         int    // of them, those whose worker has reported its cached tokens
+	AsPredicted      int    // of those, the ones predicted correctly
+
+	Minutes, Hour []plot
+	Rows          []*row
+	Decisions     []decision
+	Filter, Find  string // what they are chosen by
+	Shown         int    // the most decisions listed
+	Probes        []probed
+	Findings      []Cause
+	Hosts         []fetch.HostState
+}
+
+// Refetch reports whether the page shows a part, which is not updated live.
+func (v *view) Refetch() bool { return v.Title != "" }
+
+// Many reports whether there are too many workers to give each more than a line.
+func (v *view) Many() bool { return len(v.Rows) > fewWorkers }
+
+// Filters are the choices of decisions.
+func (v *view) Filters() []string { return []string{"failed", "inexact", "slow", "differing"} }
+
+// fewWorkers is the most that are shown with all that is known of them.
+const fewWorkers = 16
+
+// saved is what caches have saved since the start.
+type saved struct{ Share, Of, Hours, Unit, How string }
+
+// row is a worker: Bad is 0 if it is well, 1 if something is doubtful, 2 if it is not used for what it holds, 3 if it gets nothing.
+type row struct {
+	Worker
+	Bad        int
+	Hits       string // share of the prompt tokens cached, of the kept decisions
+	HitShare   int
+	Load, Late int // lengths, of 100
+}
+
+// LateFrom is where the bar of late events begins.
+func (r *row) LateFrom() int { return 100 - r.Late }
+
+// imagePage is what is known of an image by the kept decisions.
+type imagePage struct {
+	Tokens, Requests, Saved int
+	Holders                 []string // workers that were sent it, the latest first
+}
+
+type decision struct {
+	router.Recent
+	Ago, Took, First string
+}
+
+// probed is one worker's row: its verdict, and the differences.
+type probed struct {
+	probe.Result
+	Ago  string
+	News []probe.Finding
+}
+
+type share struct {
+	Name    string
+	Count   int
+	Percent int
+}
+
+// shown is the most decisions that the page lists, and shownOf the most on the page of a worker or an image, which has little else.
+const shown, shownOf = 25, 100
+
+// view collects the page's data, or that of the worker or image that the query names.
+func (c *livePage) view(now time.Time, workers []Worker, query url.Values) *view {
+	s := &c.state
+	worker, image := query.Get("worker"), query.Get("image")
+	v := &view{Version: s.Version, Instance: s.Instance, Problems: c.problems(now, workers), Shown: shown, Filter: query.Get("filter"),
+		Find: query.Get("q")}
+	if s.Report != nil {
+		r := s.Report(report.Range{})
+		if r.Left.Requests > 0 || r.Mode != "100%" {
+			v.Report = r.String()
+		}
+		v.Mode = r.Mode
+	}
+	if !s.Began.IsZero() {
+		v.Since = s.Began.Local().Format("2 Jan 15:04") + " (" + rough(now.Sub(s.Began)) + ")"
+	}
+	if s.Others != nil {
+		v.Others = "no other replica is connected"
+		if n, ago := s.Others(); n > 0 {
+			v.Others = fmt.Sprintf("shared with %d other replicas; last messages at most %.1f s old", n, math.Ceil(ago.Seconds()*10)/10)
+		}
+	}
+	all := s.Router.Recent(1024)
+	v.Kept = len(all)
+	if len(all) > 0 {
+		v.Window = rough(now.Sub(all[len(all)-1].At))
+	}
+	c.fleet(v, workers, all)
+	v.judge(all)
+	of := all
+	switch {
+	case worker != "":
+		v.Title, v.Worker, v.Shown = "worker "+worker, true, shownOf
+		v.Rows = slices.DeleteFunc(v.Rows, func(r *row) bool { return r.Name != worker })
+		of = slices.DeleteFunc(all, func(d router.Recent) bool { return d.Worker != worker })
+	case image != "":
+		v.Title, v.Shown = "image "+image, shownOf
+		of = slices.DeleteFunc(all, func(d router.Recent) bool { return !slices.Contains(d.Images, image) })
+		v.Image = newImage(image, workers, of)
+	}
+	of = chosen(of, v.Filter, v.Find)
+	of = of[:min(len(of), v.Shown)]
+	for i := range of {
+		v.Decisions = append(v.Decisions, newDecision(&of[i]))
+	}
+	if image == "" {
+		v.checks(s, worker)
+	}
+	v.Minutes, v.Hour = plots(c.history.minutes, 1, c.history.marks, now), plots(c.history.hour, perTen, c.history.marks, now)
+	return v
+}
+
+// chosen returns the decisions of a filter whose id, model or worker has a word in it.
+func chosen(all []router.Recent, filter, word string) []router.Recent {
+	slow := time.Duration(0)
+	if first := firstBytes(all); len(first) > 0 {
+		slow = quantile(first, 0.95)
+	}
+	word = strings.ToLower(word)
+	return slices.DeleteFunc(slices.Clone(all), func(d router.Recent) bool {
+		is := true
+		switch filter {
+		case "failed":
+			is = d.Code >= 400 || d.Reason == router.RefusedByUs
+		case "inexact":
+			is = d.Reason != router.Exact
+		case "slow":
+			is = d.FirstByte > 0 && d.FirstByte >= slow
+		case "differing":
+			is = d.Audit != "" && d.Audit != audit.Equal && d.Audit != audit.Unattributed || reported(&d) && !asPredicted(&d)
+		}
+		return !is || word != "" && !strings.Contains(strings.ToLower(d.ID+" "+d.Model+" "+d.Worker+" "+d.Used+" "+d.Asked), word)
+	})
+}
+
+// newImage sums up the decisions of one image. A worker encodes it once, unless it forgets it meanwhile.
+func newImage(image string, workers []Worker, of []router.Recent) *imagePage {
+	p := &imagePage{}
+	names := map[string]string{}
+	for _, w := range workers {
+		names[w.Addr] = w.Name
+	}
+	for i := range of {
+		d := &of[i]
+		if at := slices.Index(d.Images, image); at < len(d.ImageTokens) {
+			p.Tokens = d.ImageTokens[at]
+		}
+		if d.Used == "" || d.Code >= 400 {
+			continue
+		}
+		p.Requests++
+		name := cmp.Or(names[d.Used], d.Used)
+		if slices.Contains(p.Holders, name) {
+			p.Saved++
+		} else {
+			p.Holders = append(p.Holders, name)
+		}
+	}
+	return p
+}
+
+// fleet fills in what is known of the workers, the worst first, and what they saved.
+func (c *livePage) fleet(v *view, workers []Worker, all []router.Recent) {
+	rate, known := 0.0, 0
+	type sum struct{ cached, prompt int }
+	hits := map[string]sum{}
+	for i := range all {
+		d := &all[i]
+		one := hits[d.Worker]
+		cached := d.CachedTokens
+		if reported(d) {
+			cached = d.Reported
+		}
+		hits[d.Worker] = sum{one.cached + cached, one.prompt + d.PromptTokens}
+	}
+	most := 4
+	for _, w := range workers {
+		r := row{Worker: w, Hits: "–", HitShare: -1, Late: int(min(100, 100*w.EventAge/60))}
+		if h := hits[w.Name]; h.prompt > 0 {
+			r.HitShare = 100 * h.cached / h.prompt
+			r.Hits = fmt.Sprintf("%d %%", r.HitShare)
+		}
+		switch {
+		case w.Health != nil:
+			r.Bad = 3
+		case w.Events != "live":
+			r.Bad = 2
+		case w.EventAge >= lateEvents.Seconds() || w.Doubtful > 0 || w.OtherSize > 0 || w.SameEvents != "" || w.UnknownKey != "":
+			r.Bad = 1
+		}
+		v.Rows = append(v.Rows, &r)
+		v.Slots++
+		v.Inflight += w.Inflight
+		most = max(most, w.Inflight)
+		if w.Health == nil && (w.Events == "live" || w.Events == "none") {
+			v.Live++
+		}
+		if w.Rate > 0 {
+			rate += w.Rate
+			known++
+		}
+	}
+	for i := range v.Rows {
+		v.Rows[i].Load = 100 * v.Rows[i].Inflight / most
+	}
+	slices.SortStableFunc(v.Rows, func(a, b *row) int { return b.Bad - a.Bad })
+	v.Saved = savedOf(c.state.Router.Totals(), rate/float64(max(1, known)))
+}
+
+// savedOf computes what caches have saved, by the engines' counts if they report them, else as predicted. It converts tokens to
+// hours by one worker's rate in tokens per second.
+func savedOf(t router.Totals, rate float64) saved {
+	part, whole, how := t.EngineCached, t.EnginePrompt, "as counted by the engines"
+	if whole == 0 {
+		part, whole, how = t.Cached, t.Prompt, "predicted; no engine has reported its count"
+	}
+	if whole == 0 {
+		return saved{Share: "–", Of: "no requests yet", Hours: "–", Unit: "GPU-hours", How: "no requests yet"}
+	}
+	s := saved{Share: fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)), Of: fmt.Sprintf("%s of %s, %s",
+		formatShort(float64(part)), formatShort(float64(whole)), how),
+		Hours: "–", Unit: "GPU-hours", How: "no prefill rate has been measured yet"}
+	if rate > 0 {
+		if spent := float64(part) / rate; spent >= 360 {
+			s.Hours = rounded(spent/3600, 3)
+		} else {
+			s.Hours, s.Unit = rounded(spent, 2), "GPU-seconds"
+		}
+		s.How = fmt.Sprintf("estimate: these tokens at %s/s, the prefill rate measured, one GPU per worker; since the start",
+			formatShort(rate))
+	}
+	return s
+}
+
+// rounded writes a number with the given number of digits, or more before the point, and without an exponent.
+func rounded(v float64, digits int) string {
+	if v >= math.Pow10(digits)-0.5 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', digits, 64)
+}
+
+// checks fills in probes, findings and hosts, of one worker if it is named.
+func (v *view) checks(s *State, worker string) {
+	if s.Probe != nil {
+		for _, r := range s.Probe.Results() {
+			row := probed{Result: r}
+			if !r.At.IsZero() {
+				row.Ago = rough(time.Since(r.At))
+			}
+			for _, f := range r.Findings {
+				if f.Verdict != probe.Equal {
+					row.News = append(row.News, f)
+				}
+			}
+			if worker == "" || r.Worker == worker {
+				v.Probes = append(v.Probes, row)
+			}
+		}
+	}
+	v.Findings = slices.DeleteFunc(Causes(s.Audit.Findings(), time.Time{}), func(c Cause) bool { return worker != "" && c.Worker != worker })
+	v.Findings = v.Findings[:min(len(v.Findings), 10)]
+	if s.Hosts != nil && worker == "" {
+		v.Hosts = s.Hosts()
+	}
+}
+
+// judge summarizes decisions.
+func (v *view) judge(all []router.Recent) {
+	count := map[router.Reason]int{}
+	for _, d := range all {
+		count[d.Reason]++
+		if reported(&d) {
+			v.Reported++
+			if asPredicted(&d) {
+				v.AsPredicted++
+			}
+		}
+	}
+	for _, r := range []router.Reason{router.Exact, router.Predicted, router.Affinity, router.Load, router.RefusedByUs} {
+		if len(all) > 0 && (r != router.RefusedByUs || count[r] > 0) {
+			v.Reasons = append(v.Reasons, share{string(r), count[r], (100*count[r] + len(all)/2) / len(all)})
+		}
+	}
+	if first := firstBytes(all); len(first) > 0 {
+		v.First, v.FirstTail = brief(quantile(first, 0.5)), brief(quantile(first, 0.95))
+		v.FirstCount = len(first)
+	} else {
+		v.First = "–"
+	}
+}
+
+// reported says whether the chosen worker has counted the cached tokens of a request.
+func reported(d *router.Recent) bool {
+	return d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr
+}
+
+// asPredicted reports whether a count is as predicted, or within the prediction's bound.
+func asPredicted(d *router.Recent) bool {
+	return d.Reported == d.CachedTokens || d.Partial && d.Reported > d.CachedTokens || d.UpperBound && d.Reported < d.CachedTokens
+}
+
+// firstBytes returns the decisions' times to the first byte.
+func firstBytes(all []router.Recent) (list []time.Duration) {
+	for i := range all {
+		if all[i].FirstByte > 0 {
+			list = append(list, all[i].FirstByte)
+		}
+	}
+	return list
+}
+
+// brief formats the duration of a request, rough the longer durations that people read.
+func brief(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d µs", d.Round(10*time.Microsecond).Microseconds())
+	case d < 10*time.Second:
+		return fmt.Sprintf("%d ms", d.Round(time.Millisecond).Milliseconds())
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+func rough(d time.Duration) string {
+	switch {
+	case d < 100*time.Second:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 100*time.Minute:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+func newDecision(d *router.Recent) decision {
+	row := decision{Recent: *d, Ago: rough(time.Since(d.At)), Took: brief(d.Took)}
+	if d.FirstByte > 0 {
+		row.First = brief(d.FirstByte)
+	}
+	return row
+}
+
+// decided is the page of one decision.
+type decided struct {
+	Explained
+	FirstByte  string
+	Legend     []bar
+	Candidates []candidate
+}
+
+// candidate is a worker, with its costs as bars relative to the highest one.
+type candidate struct {
+	router.Considered
+	Bars []bar
+}
+
+type bar struct{ Name, Class, X, Width, Tokens string }
+
+func newDecided(e Explained) *decided {
+	d := &decided{Explained: e}
+	if e.Recent.FirstByte > 0 {
+		d.FirstByte = brief(e.Recent.FirstByte)
+	}
+	most := 1.0
+	for i := range e.Ranked {
+		most = max(most, e.Ranked[i].Cost)
+	}
+	counts := make(map[string]bool) // terms that some candidate has
+	for _, c := range e.Ranked {
+		for _, t := range Terms(c.Terms) {
+			counts[t.Name] = counts[t.Name] || t.Tokens > 0
+		}
+	}
+	for _, c := range e.Ranked {
+		at := 0.0
+		one := candidate{Considered: c}
+		for i, t := range Terms(c.Terms) {
+			if !counts[t.Name] {
+				continue
+			}
+			width := 300 * t.Tokens / most
+			one.Bars = append(one.Bars, bar{t.Name, "c" + strconv.Itoa(i+1), fmt.Sprintf("%.1f", at), fmt.Sprintf("%.1f", width),
+				formatShort(t.Tokens)})
+			at += width
+		}
+		d.Legend = one.Bars
+		d.Candidates = append(d.Candidates, one)
+	}
+	return d
+}
+
+// Term is one part of a candidate's cost, with its displayed name.
+type Term struct {
+	Name   string
+	Tokens float64
+}
+
+// Terms returns the terms of a cost, always in this order.
+func Terms(t choose.Terms) []Term {
+	return []Term{{"prefill", t.Prefill}, {"queue", t.Queue}, {"others' delay", t.Delay}, {"requests", t.Requests}, {"context", t.Context},
+		{"fetch", t.Fetch}, {"elsewhere", t.Elsewhere}, {"distance", t.Distance}, {"junction", t.Junction}}
+}

@@ -1,0 +1,291 @@
+// Package generate makes a first configuration from what running workers report: `sightline init` writes it, `sightline serve --worker`
+// serves it as it is.
+//
+//	addresses ─ inspect ─▶ facts ─ group.go ─▶ models, with a class for each way in which their workers were started
+//	                              dynamo.go ─▶ or the one model of an NVIDIA Dynamo deployment, of its discovery folder and front ends
+//	                               files.go ─▶ each model's directory: given, the workers' own, a cache's, or fetched from a hub
+//	                               write.go ─▶ sightline.yaml, checked as `sightline serve --check` does, and envoy.yaml
+//	                              advice.go ─▶ what was found, and what should be enabled at the workers
+//	                              given.go ─▶ instead of files: what `serve` needs to ask the workers itself
+//
+// It overwrites nothing without Force, and writes nothing that does not pass the check.
+package generate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/app/calibrate"
+	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/inspect"
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/workers/discover"
+)
+
+// Options say which workers to ask and where to write.
+type Options struct {
+	Workers  []string // host:port of each; with Dynamo, of its front ends
+	Groups   []Group  // of pods
+	Dynamo   string   // the discovery folder of an NVIDIA Dynamo deployment
+	Scope    string   // its namespace, if the folder has several
+	ModelDir []string // DIR, or NAME=DIR for several models
+	Out      string   // the directory to write into
+	Force    bool     // overwrite existing files
+	Optional bool     // a model whose files cannot be had is learned
+	// Calibrate measures the first worker of each class (package calibrate); with Force even a busy one.
+	Calibrate bool
+	Canary    bool                // make each worker compute two tokens, to see whether it counts cached ones
+	Getenv    func(string) string // nil: os.Getenv
+	Access    secure.Peer         // how workers are asked: a key, TLS; written as worker_access
+	// Listen and Admin are written as the keys of these names; "": the defaults. For a configuration without a file.
+	Listen, Admin string
+}
+
+// Group is the pods behind the EndpointSlices that a label selector selects. Empty fields mean the values of the pod that this runs
+// in.
+type Group struct{ API, Namespace, Selector, Port string }
+
+// askTime bounds one request to a worker, answerTime the canary's.
+const (
+	askTime    = 5 * time.Second
+	answerTime = 60 * time.Second
+	maxWorkers = 1024
+)
+
+// drafter is one run.
+type drafter struct {
+	Options
+	out    io.Writer
+	as     *secure.Client // of Access
+	client *http.Client
+	models []*model
+	// fileless: the configuration is no file, and names no files of models. See Given.
+	fileless bool
+}
+
+func newDrafter(o Options, say io.Writer) (*drafter, error) {
+	if err := o.absolute(); err != nil {
+		return nil, err
+	}
+	as, err := o.Access.Open(zap.NewNop())
+	if err != nil {
+		return nil, err
+	}
+	return &drafter{Options: o, out: say, as: as, client: rules.NewClient(askTime, as)}, nil
+}
+
+// Run asks the workers, writes sightline.yaml and envoy.yaml into Out, and prints what it found to say.
+func Run(ctx context.Context, o Options, say io.Writer) error {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	d, err := newDrafter(o, say)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{configFile, envoyFile} {
+		if _, err := os.Lstat(filepath.Join(o.Out, name)); err == nil && !o.Force {
+			return fmt.Errorf("%s is there already (give --force to overwrite it, or another --out)", filepath.Join(o.Out, name))
+		}
+	}
+	workers, err := d.ask(ctx)
+	if err != nil {
+		return err
+	}
+	d.models, err = group(workers)
+	if err != nil {
+		return err
+	}
+	if o.Calibrate {
+		if err := d.calibrate(ctx); err != nil {
+			return err
+		}
+	}
+	d.printFound(all)
+	if err := os.MkdirAll(o.Out, 0o755); err != nil {
+		return err
+	}
+	for _, m := range d.models {
+		err := d.files(ctx, m)
+		switch {
+		case err == nil:
+			fmt.Fprintf(say, "%s: files in %s, %s\n", m.name, m.dir, m.dirFrom)
+		case d.Optional:
+			m.dir = ""
+			fmt.Fprintf(say, "%s: its requests are learned: %v\n", m.name, err)
+		default:
+			return fmt.Errorf("model %s: %w; or give --optional, and its requests are learned", m.name, err)
+		}
+	}
+	if err := d.write(); err != nil {
+		return err
+	}
+	d.advise(all)
+	d.printNext()
+	return nil
+}
+
+// absolute makes the paths of Access absolute, because the configuration is written elsewhere.
+func (o *Options) absolute() (err error) {
+	for _, file := range []*string{&o.Access.APIKeyFile, &o.Access.CA} {
+		if *file != "" && err == nil {
+			*file, err = filepath.Abs(*file)
+		}
+	}
+	return err
+}
+
+// worker is a worker that answered.
+type worker struct {
+	rules.Facts
+	group  *Group      // nil: given by its address
+	behind *deployment // of Dynamo: stands for all its workers
+}
+
+// ask finds out what each worker is. If one cannot be asked, that is an error, because a configuration without it would be incomplete.
+func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
+	if d.Dynamo != "" {
+		w, err := d.deployed(ctx)
+		return []*worker{w}, err
+	}
+	list, err = d.listed()
+	if err != nil {
+		return nil, err
+	}
+	for i := range d.Groups {
+		g := &d.Groups[i]
+		pods, err := g.pods(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("--kubernetes %s: %w", g.Selector, err)
+		}
+		for _, p := range pods {
+			if !p.Ready {
+				continue
+			}
+			list = append(list, &worker{Facts: rules.Facts{Addr: p.Addr.String()}, group: g})
+		}
+	}
+	if len(list) == 0 || len(list) > maxWorkers {
+		return nil, fmt.Errorf("%d workers (want --worker host:port or --kubernetes SELECTOR for 1 to %d)", len(list), maxWorkers)
+	}
+	return list, errors.Join(d.askAll(ctx, list)...)
+}
+
+// listed returns the workers that are given by address.
+func (d *drafter) listed() (list []*worker, err error) {
+	known := map[string]bool{}
+	for _, addr := range d.Workers {
+		if strings.Contains(addr, "://") {
+			return nil, fmt.Errorf("--worker %s: a URL (want host:port, such as 10.0.0.5:8000; for https also --ca FILE)", addr)
+		}
+		ip, name, port, err := config.SplitAddr(addr)
+		if err != nil {
+			return nil, fmt.Errorf("--worker %s: no address of a worker (want host:port, such as 10.0.0.5:8000)", addr)
+		}
+		if name != "" && d.fileless {
+			return nil, fmt.Errorf("--worker %s: a name, whose addresses may change (want ip:port, such as 127.0.0.1:8000, or a "+
+				"configuration: workers[].addr, with envoy.worker_networks)", addr)
+		}
+		at := fmt.Sprint(ip, strings.ToLower(name), port)
+		if known[at] {
+			return nil, fmt.Errorf("--worker %s is given twice", addr)
+		}
+		known[at] = true
+		list = append(list, &worker{Facts: rules.Facts{Addr: addr}})
+	}
+	return list, nil
+}
+
+// askAll asks these workers, sixteen in parallel, and returns the error of each.
+func (d *drafter) askAll(ctx context.Context, list []*worker) []error {
+	slots, failed := make(chan struct{}, 16), make([]error, len(list))
+	var all sync.WaitGroup
+	for i, w := range list {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			failed[i] = d.one(ctx, w)
+		})
+	}
+	all.Wait()
+	return failed
+}
+
+func (d *drafter) one(ctx context.Context, w *worker) (err error) {
+	w.Facts, err = inspect.Ask(ctx, d.client, w.Addr)
+	err = usable(&w.Facts, err)
+	if err == nil && d.Canary {
+		if err := inspect.Canary(ctx, rules.NewClient(answerTime, d.as), &w.Facts); err != nil {
+			w.Lacks("counts_cached", err)
+		}
+	}
+	return err
+}
+
+// usable returns why a worker that was asked cannot be used, and what to do.
+func usable(f *rules.Facts, err error) error {
+	if err != nil {
+		hint, lasting := flagFor(err)
+		err = fmt.Errorf("worker %s could not be identified: %w (%s)", f.Addr, err, hint)
+		if lasting {
+			err = inspect.Unusable(err)
+		}
+		return err
+	}
+	err = inspect.Usable(f, false)
+	if err != nil {
+		err = fmt.Errorf("worker %s: %w", f.Addr, err)
+	}
+	return err
+}
+
+// flagFor returns what to do about a server that could not be asked, and whether nothing else helps.
+func flagFor(err error) (hint string, lasting bool) {
+	switch rules.FaultOf(err) {
+	case rules.TLS:
+		return "here: --ca FILE", true
+	case rules.Key:
+		return "here: --api-key-file FILE, which holds what it was started with as --api-key", true
+	}
+	return "is it up, and is that the port of its OpenAI-style API?", false
+}
+
+// calibrate measures the first worker of each class.
+func (d *drafter) calibrate(ctx context.Context) error {
+	for _, m := range d.models {
+		for _, c := range m.classes {
+			w := c.workers[0]
+			r, err := calibrate.Measure(ctx, &w.Facts, calibrate.Options{Force: d.Force, As: d.as}, d.out)
+			if err != nil {
+				return fmt.Errorf("worker %s: %w", w.Addr, err)
+			}
+			fmt.Fprintf(d.out, "%s: %v\n", w.Addr, r)
+			c.keys = append(c.keys, key{"prefill_rate", "tokens a second, measured at " + w.Addr, r.Key(), 0})
+		}
+	}
+	return nil
+}
+
+// pods lists a group's pods.
+func (g *Group) pods(ctx context.Context) ([]discover.Endpoint, error) {
+	api, namespace := discover.InCluster()
+	k := discover.Kubernetes{API: cmp.Or(g.API, api), CAFile: discover.DefaultCAFile, TokenFile: discover.DefaultTokenFile,
+		Namespace: cmp.Or(g.Namespace, namespace), Selector: g.Selector, Port: g.Port, Log: zap.NewNop()}
+	if k.API == "" || k.Namespace == "" {
+		return nil,
+			errors.New("this is not a pod with a ServiceAccount's token (give --namespace, and --kube-api: what `kubectl proxy` listens at)")
+	}
+	return k.List(ctx)
+}

@@ -1,0 +1,241 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/engine/trtllm"
+	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/retry"
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/workers/health"
+)
+
+// AgentOptions are the flags of `sightline agent`: whose events are published where. Rank r is at a socket's port + r.
+type AgentOptions struct {
+	Worker    string `required:"" help:"The worker's name in the router's configuration."`
+	Engine    string `enum:"vllm,sglang,trtllm" default:"vllm" help:"The engine: vllm, sglang or trtllm."`
+	ZMQ       string `name:"zmq" xor:"from" required:"" help:"The engine's PUB socket, such as tcp://127.0.0.1:5557; rank r is at port + r."`
+	HTTP      string `name:"http" xor:"from" required:"" help:"TensorRT-LLM's server, such as http://127.0.0.1:8000; its /kv_cache_events is drained, so this must be its only reader."`
+	Replay    string `help:"The engine's replay socket, such as tcp://127.0.0.1:5558."`
+	Bind      bool   `help:"Listen at --zmq for an engine whose publisher connects."`
+	From      string `help:"With --bind: network that the engine may connect from, such as 10.0.0.0/8; default: only this machine or pod."`
+	Topic     string `help:"Read only messages whose topic has this prefix."`
+	Ranks     int    `help:"Data-parallel ranks; 0: none."`
+	KeyFile   string `placeholder:"FILE" help:"The routers' index.key_file; without it, the secret of the block hashes comes over NATS."`
+	BlockSize int    `help:"Tokens per block; 0: as the engine reports."`
+	Metrics   string `placeholder:"URL" help:"The engine's metrics page, such as http://127.0.0.1:8000/metrics: if there is no replay socket, its process_start_time_seconds tells a restarted agent whether the engine is still the same."`
+
+	NATS AgentNATS `embed:""`
+
+	Publish    string `enum:"blocks,tokens" default:"blocks" help:"blocks: hashes only; tokens: token ids too, for audits (that puts prompts on the NATS server's disk)."`
+	State      string `placeholder:"FILE" help:"Also store the worker's state in a file, in case NATS loses it."`
+	Admin      string `placeholder:"HOST:PORT" help:"Serve /metrics, /readyz, /healthz and /state at this address, such as 127.0.0.1:9904; /state only to loopback or with the token in SIGHTLINE_ADMIN_TOKEN."`
+	AdminToken string `env:"SIGHTLINE_ADMIN_TOKEN" hidden:"" help:"Token for /state beyond loopback."`
+	LogLevel   string `default:"info" help:"debug, info, warn or error."`
+}
+
+// AgentNATS has the flags for the NATS server that an agent publishes to.
+type AgentNATS struct {
+	bus.Access
+	Prefix bus.Prefix `name:"nats-prefix" default:"sightline" help:"nats.prefix of the router's configuration."`
+}
+
+// Agent runs beside one worker until ctx ends: it receives the worker's KV events and publishes them to NATS.
+func Agent(ctx context.Context, c AgentOptions) error {
+	log, _, err := newLog(c.LogLevel)
+	if err != nil {
+		return err
+	}
+	defer log.Sync()
+	if err := c.checkNATS(); err != nil {
+		return err
+	}
+	a := &agent{o: c}
+	conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline agent " + c.Worker, Inbox: c.NATS.Prefix.AgentInbox(c.Worker), Log: log,
+		Refused: func() { a.refused.Add(1) }})
+	if err != nil {
+		return fmt.Errorf("nats: %w", err)
+	}
+	defer conn.Close()
+	if _, err := c.feed(0, nil, nil); err != nil {
+		return err
+	}
+	a.ranks = make([]agentRank, max(1, c.Ranks))
+	failed := make(chan error, 1)
+	page, err := a.serve(log, failed)
+	if err != nil {
+		return err
+	}
+	defer page.Close()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		select {
+		case err := <-failed:
+			stop(err)
+		case <-ctx.Done():
+		}
+	}()
+	var ranks sync.WaitGroup
+	for ctx.Err() == nil {
+		secret, changed, err := a.secret(ctx, conn, log)
+		if err != nil {
+			stop(err)
+			break
+		}
+		same, end := context.WithCancel(ctx)
+		go func() { defer end(); changed(same) }()
+		drain := trtllm.NewDrain(c.HTTP, c.Ranks, nil)
+		for r := range a.ranks {
+			ranks.Go(func() {
+				o, err := c.feed(r, drain, secret)
+				if err == nil {
+					err = a.rank(same, conn, r, secret, o, log.With(zap.Int("rank", r)))
+				}
+				if err != nil && same.Err() == nil {
+					stop(err)
+				}
+			})
+		}
+		ranks.Wait()
+		end()
+	}
+	log.Info("stopped")
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// secret returns the secret of the block hashes, and a function that returns when it is another one or ctx has ended.
+func (a *agent) secret(ctx context.Context, conn *nats.Conn, log *zap.Logger) (*block.Secret, func(context.Context), error) {
+	if a.o.KeyFile != "" {
+		text, err := (&config.Index{KeyFile: a.o.KeyFile}).Key()
+		if err != nil {
+			return nil, nil, fmt.Errorf("--key-file: %w", err)
+		}
+		s := block.NewSecret()
+		s.Set(secretOf(text))
+		return s, func(ctx context.Context) { <-ctx.Done() }, nil
+	}
+	shared, err := bus.AwaitSecret(ctx, conn, a.o.NATS.Prefix, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	return shared.Secret, shared.Changed, nil
+}
+
+// rank publishes a rank's events until ctx ends, and then what is left of them.
+func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, secret *block.Secret, o stream.Options, log *zap.Logger) error {
+	c := &a.o
+	po := bus.PublisherOptions{NATS: conn, Secret: secret, Prefix: c.NATS.Prefix, Worker: c.Worker, Rank: r,
+		Replays: c.Replay != "", Tokens: c.Publish == "tokens", CountCopies: c.HTTP == "" && engine.RulesOf(c.Engine, "").CountsCopies, Log: log}
+	if c.Ranks == 0 {
+		po.Rank = -1
+	}
+	po.File = c.State
+	if po.File != "" && r > 0 {
+		po.File += fmt.Sprint(".", r)
+	}
+	if c.Metrics != "" && c.HTTP == "" { // it is not known what was missed of a drained queue
+		po.ProcessID = health.ProcessStart(c.Metrics)
+	}
+	p, err := bus.NewPublisher(ctx, po)
+	if err != nil {
+		return err
+	}
+	p.Options(&o)
+	o.UnknownKey = unknownKey(log.With(zap.String("worker", c.Worker)))
+	f := stream.Start(o)
+	a.mu.Lock()
+	a.ranks[r] = agentRank{p, f}
+	a.mu.Unlock()
+	log.Info("publishing", zap.String("worker", c.Worker), zap.String("nats", conn.ConnectedUrlRedacted()))
+	watch(ctx, f, log)
+	f.Close()
+	return nil
+}
+
+// checkNATS returns an error for invalid flags or files.
+func (c *AgentOptions) checkNATS() error {
+	var errs []error
+	c.NATS.Check(false, func(key, format string, args ...any) {
+		flag := strings.TrimSuffix("--nats-"+strings.ReplaceAll(key, "_", "-"), "-url")
+		errs = append(errs, fmt.Errorf(flag+": "+format, args...))
+	})
+	if err := c.NATS.Prefix.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("--nats-prefix: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// feed returns the options of a rank's feed, without its sink.
+func (c *AgentOptions) feed(r int, drain *trtllm.Drain, secret *block.Secret) (o stream.Options, err error) {
+	keep := c.Publish == "tokens"
+	from, err := c.from()
+	if err != nil {
+		return o, err
+	}
+	o.BlockSize = c.BlockSize
+	if c.HTTP != "" {
+		if drain != nil {
+			readDrain(&o, secret, drain, r, c.BlockSize, keep)
+		}
+		return o, nil
+	}
+	e := config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}
+	return o, readSockets(&o, e, from, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{KeepTokens: keep, Secret: secret}))
+}
+
+// from returns the network of the From flag, zero if it is not set.
+func (c *AgentOptions) from() (netip.Prefix, error) {
+	switch {
+	case c.From == "":
+		return netip.Prefix{}, nil
+	case !c.Bind:
+		return netip.Prefix{}, errors.New("--from: given without --bind (want it where the engine's publisher connects to the agent)")
+	}
+	p, err := netip.ParsePrefix(c.From)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("--from: %q (want a network, such as 10.0.0.0/8)", c.From)
+	}
+	return p.Masked(), nil
+}
+
+// watchEvery is the interval of checking for changes to log.
+const watchEvery = time.Second
+
+// watch logs changes of a rank's connection to its engine, until ctx ends.
+func watch(ctx context.Context, f *stream.Feed, log *zap.Logger) {
+	var before stream.Stats
+	for range retry.Every(ctx, watchEvery) {
+		now := f.Stats()
+		switch live := now.Live(); {
+		case live && !before.Live():
+			log.Info("connected to the engine's events")
+		case now.Unreadable != "" && before.Unreadable == "":
+			log.Warn("the engine's events cannot be read (is it of a supported release, and is this its socket?)",
+				zap.String("received", now.Unreadable))
+		case !live && before.Live():
+			log.Warn("lost the engine's events", zap.String("error", now.LastError))
+		}
+		if n := now.Strangers - before.Strangers; n > 0 {
+			log.Warn("refused connections from other addresses than the engine's (--from permits a network)", zap.Uint64("connections", n),
+				zap.String("last", now.LastError))
+		}
+		before = now
+	}
+}

@@ -1,0 +1,272 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/sightline-router/sightline/app/alias"
+	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/internal/buildinfo"
+)
+
+// These configurations together register all metrics. Nothing listens at their addresses.
+const (
+	ownEvents = `
+listen: 127.0.0.1:0
+admin: 127.0.0.1:0
+models:
+- {name: m, dir: DIR/model, engine_version: 0.32.0}
+workers:
+- {name: a, addr: "127.0.0.1:9", events: {zmq: "tcp://127.0.0.1:9"}}
+decision_log: {file: DIR/decisions.jsonl}
+tracing: {endpoint: "127.0.0.1:9", insecure: true}
+nats: {listen: "127.0.0.1:0", dir: DIR/streams}
+media: {relay: {listen: "127.0.0.1:0", url: "http://127.0.0.1:9904"}}
+`
+	dynamoEvents = `
+listen: 127.0.0.1:0
+admin: 127.0.0.1:0
+models:
+- {name: m, dir: DIR/model, engine_version: 0.32.0, block_hash: dynamo}
+dynamo: {discovery: DIR/discovery, plane: zmq}
+`
+)
+
+var (
+	ownName   = regexp.MustCompile(`\bsightline_[a-z_]*[a-z]\b`)
+	envoyName = regexp.MustCompile(`\benvoy_[a-z_]*[a-z]\b`)
+	descForm  = regexp.MustCompile(`^Desc\{fqName: "((?:sightline|llm_d_epp|dynamo|inference)_[a-z0-9_]+)", help: ("(?:[^"\\]|\\.)*"), unit: "[a-z]*", constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
+	// othersTimes are the histograms under other routers' names.
+	othersTimes = regexp.MustCompile(`^(llm_d_epp|inference|dynamo)_.*(_seconds|_tokens|_ms|_ratio|_rate)$`)
+	constName   = regexp.MustCompile(`([a-z_]+)="`)
+	update      = flag.Bool("update", false, "write docs/signals.md")
+)
+
+// exporting is a metric as docs/signals.md describes it.
+type exporting struct{ name, kind, labels, help string }
+
+// registered returns the metrics that a server with this configuration has registered, by name.
+func registered(t *testing.T, text string) map[string]exporting {
+	t.Helper()
+	dir := checkDir(t)
+	if err := os.Mkdir(dir+"/discovery", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Parse([]byte(strings.ReplaceAll(text, "DIR", dir)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Drain = 0
+	s, err := Load(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	stop() // so that it starts completely and ends
+	if err := s.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return described(s.metrics)
+}
+
+// described reads descriptions. They have no type: names of counters end in _total, which e2e's TestCountersAreCounters checks
+// for all; the histograms are those of decision times.
+func described(c prometheus.Collector) map[string]exporting {
+	all, found := make(chan *prometheus.Desc), map[string]exporting{}
+	go func() {
+		c.Describe(all)
+		close(all)
+	}()
+	for d := range all {
+		m := descForm.FindStringSubmatch(d.String())
+		if m == nil {
+			continue
+		}
+		s := exporting{name: m[1], kind: "gauge", labels: m[4]}
+		s.help, _ = strconv.Unquote(m[2])
+		switch {
+		case strings.HasSuffix(s.name, "_total"):
+			s.kind = "counter"
+		case strings.HasSuffix(s.name, "decision_seconds"), othersTimes.MatchString(s.name):
+			s.kind = "histogram"
+		}
+		for _, name := range constName.FindAllStringSubmatch(m[3], -1) {
+			s.labels = strings.TrimPrefix(s.labels+","+name[1], ",")
+		}
+		found[s.name] = s
+	}
+	return found
+}
+
+func routerSignals(t *testing.T) map[string]exporting {
+	all := registered(t, ownEvents)
+	maps.Copy(all, registered(t, dynamoEvents))
+	if len(all) < 50 {
+		t.Fatalf("only %d metrics: %v", len(all), slices.Sorted(maps.Keys(all)))
+	}
+	return all
+}
+
+// descriptions are the metrics of agents, whose Describe sends nothing.
+type descriptions struct{ prometheus.Collector }
+
+func (descriptions) Describe(ch chan<- *prometheus.Desc) {
+	for _, m := range agentMetrics {
+		ch <- prometheus.NewDesc("sightline_agent_"+m.name, m.help, []string{"rank"}, nil)
+	}
+	ch <- agentEvents
+	buildinfo.Read().Metric().Describe(ch)
+}
+
+// table lists metrics with their labels and help; kinds follow from the names, as the page says.
+func table(signals map[string]exporting) string {
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(signals)) {
+		s := signals[name]
+		if s.labels != "" {
+			s.labels = " (" + strings.ReplaceAll(s.labels, ",", ", ") + ")"
+		}
+		fmt.Fprintf(&out, "- `%s`%s: %s\n", name, s.labels, s.help)
+	}
+	return out.String()
+}
+
+// byRouter lists names by the router that they are of; their help says what they mean.
+func byRouter(signals map[string]exporting) string {
+	var out strings.Builder
+	for _, of := range [][2]string{{"dynamo", "dynamo_"}, {"gateway-api", "inference_"}, {"llm-d", "llm_d_epp_"}} {
+		var names []string
+		for _, name := range slices.Sorted(maps.Keys(signals)) {
+			if strings.HasPrefix(name, of[1]) {
+				names = append(names, "`"+name+"`")
+			}
+		}
+		fmt.Fprintf(&out, "- `%s`: %s\n", of[0], strings.Join(names, ", "))
+	}
+	return out.String()
+}
+
+// TestSignalsDoc checks that docs/signals.md equals the registries. -update writes it.
+func TestSignalsDoc(t *testing.T) {
+	page := read(t, "docs/signals.md")
+	written := page
+	others := prometheus.NewRegistry()
+	alias.New(others, alias.Of, nil)
+	for mark, lines := range map[string]string{"aliases": byRouter(described(others)), "router": table(routerSignals(t)),
+		"agent": table(described(descriptions{}))} {
+		before, rest, ok := strings.Cut(written, "<!-- "+mark+" -->\n")
+		_, after, end := strings.Cut(rest, "<!-- end -->")
+		if !ok || !end {
+			t.Fatalf("docs/signals.md has no place for the metrics of the %s", mark)
+		}
+		written = before + "<!-- " + mark + " -->\n\n" + lines + "\n<!-- end -->" + after
+	}
+	if *update {
+		if err := os.WriteFile("../../docs/signals.md", []byte(written), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if written != page {
+		t.Error("docs/signals.md is not what is registered; go test ./app/serve -run TestSignalsDoc -update writes it")
+	}
+}
+
+// TestSignalsAreNamedWell checks names, units and help with Prometheus' own linter.
+func TestSignalsAreNamedWell(t *testing.T) {
+	all := routerSignals(t)
+	maps.Copy(all, described(descriptions{}))
+	kinds := map[string]*dto.MetricType{"counter": dto.MetricType_COUNTER.Enum(), "gauge": dto.MetricType_GAUGE.Enum(),
+		"histogram": dto.MetricType_HISTOGRAM.Enum()}
+	var families []*dto.MetricFamily
+	for _, s := range all {
+		labels := []*dto.LabelPair{}
+		for name := range strings.SplitSeq(s.labels, ",") {
+			labels = append(labels, &dto.LabelPair{Name: &name, Value: new(string)})
+		}
+		families = append(families, &dto.MetricFamily{Name: &s.name, Help: &s.help, Type: kinds[s.kind], Metric: []*dto.Metric{{Label: labels}}})
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestSignalsAreExported checks that each metric that the documentation, the rules and the dashboard name is exported.
+func TestSignalsAreExported(t *testing.T) {
+	names := routerSignals(t)
+	maps.Copy(names, described(descriptions{}))
+	cockpit := read(t, "docs/cockpit.md") // e2e asks Envoy for each name there
+	files := []string{"examples/prometheus/rules.yml", "examples/prometheus/rules_test.yml", "examples/grafana/sightline.json"}
+	for _, page := range strings.Fields("operations decisions agents rollout troubleshooting models security") {
+		files = append(files, "docs/"+page+".md")
+	}
+	for _, file := range files {
+		text := read(t, file)
+		for _, name := range ownName.FindAllString(text, -1) {
+			series := name
+			for _, of := range []string{"_bucket", "_sum", "_count"} {
+				series = strings.TrimSuffix(series, of)
+			}
+			_, exported := names[name]
+			_, timed := names[series]
+			if !exported && !(timed && strings.HasSuffix(series, "_seconds")) && name != "sightline_agent" {
+				t.Errorf("%s: nothing exports %s", file, name)
+			}
+		}
+		for _, name := range envoyName.FindAllString(text, -1) {
+			if !strings.Contains(cockpit, name) {
+				t.Errorf("%s: docs/cockpit.md, whose names are asked of Envoy, has no %s", file, name)
+			}
+		}
+	}
+}
+
+// TestSignalsHoldTogether checks that the dashboard is JSON, that it, docs/signals.md and the autoscaling use only recordings
+// that the rules make, and that each alert's runbook is an existing heading.
+func TestSignalsHoldTogether(t *testing.T) {
+	rules, dashboard := read(t, "examples/prometheus/rules.yml"), read(t, "examples/grafana/sightline.json")
+	if !json.Valid([]byte(dashboard)) {
+		t.Error("the dashboard is no JSON")
+	}
+	for _, name := range regexp.MustCompile(`sightline:[a-z0-9_]+:[a-z0-9_]+`).FindAllString(rules+dashboard+
+		read(t, "docs/signals.md")+read(t, "examples/prometheus/keda.yaml"), -1) {
+		if !strings.Contains(rules, "- record: "+name+"\n") {
+			t.Errorf("nothing records %s", name)
+		}
+	}
+	for _, m := range regexp.MustCompile(`runbook: ([a-z/.]+)#?(.*)`).FindAllStringSubmatch(rules, -1) {
+		heading := "(?mi)^##+ " + strings.ReplaceAll(regexp.QuoteMeta(m[2]), "-", " ") + "$"
+		if page := read(t, m[1]); m[2] != "" && !regexp.MustCompile(heading).MatchString(page) {
+			t.Errorf("%s has no heading %s", m[1], m[2])
+		}
+	}
+	if n := strings.Count(rules, "- alert: "); n < 10 || n != strings.Count(rules, "runbook: ") ||
+		n != strings.Count(rules, "severity: ") || n != strings.Count(rules, "summary: ") {
+		t.Errorf("%d alerts, not each with severity, summary and runbook", n)
+	}
+}
