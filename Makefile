@@ -62,7 +62,7 @@ $(ENGINES):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check starlette==1.10.0 uvicorn==0.54.0 httptools==0.9.0 orjson==3.13.0 msgspec==0.22.0 && mv $@.part $@
 
 unit: | $(ENGINES) ## tests of all rooms, no Envoy needed
-	SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) $$($(GO) list ./... | grep -v /e2e)
+	SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) -timeout 30m $$($(GO) list ./... | grep -v /e2e)
 
 # The number in the folder's name changes with the versions in the script. Your own folder of crd_*.yaml may stand in its place.
 export SIGHTLINE_CRDS ?= $(CACHE)/crds-1
@@ -91,7 +91,7 @@ $(CLIENTS):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check openai==3.54.0 anthropic==2.14.0 && mv $@.part $@
 
 e2e: $(CLIENTS) $(ENGINES) ## the whole, with a real Envoy, real NATS, real sockets, the stock openai and anthropic clients
-	SIGHTLINE_CLIENTS=$(CLIENTS)/bin/python SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) -count=1 -parallel 4 -timeout 20m ./e2e/...
+	SIGHTLINE_CLIENTS=$(CLIENTS)/bin/python SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) -count=1 -parallel 4 -timeout 40m ./e2e/...
 
 MORE_CLIENTS := $(CACHE)/moreclients-1
 .PHONY: clients

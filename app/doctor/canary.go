@@ -89,14 +89,33 @@ func prompt(model, text string) []byte {
 	return body
 }
 
-// sendCanaries sends the canary to all workers.
+// sendCanaries sends the canary to all workers. Their sockets are connected before the first canary and read until the last is
+// answered: one that two workers share shows the same messages twice, however busy this machine is.
 func (s *collected) sendCanaries(ctx context.Context) {
 	seed := rand.Uint64() // one for all workers' first blocks, whose hashes are compared
-	s.each(func(w *worker) {
+	var all sync.WaitGroup
+	listening, stop := context.WithCancel(ctx)
+	var sockets []*socket
+	for _, w := range s.workers {
 		if w.err == nil && len(w.facts.Served) > 0 {
+			w.canary.sent, w.canary.sockets = true, w.sources()
+			sockets = append(sockets, w.canary.sockets...)
+			for _, one := range w.canary.sockets {
+				if one.err == nil {
+					all.Go(func() { one.listen(listening, w.rules) })
+					all.Go(func() { one.askReplay(listening, s.o.Patience) })
+				}
+			}
+		}
+	}
+	wait(ctx, s.o.Patience, func() bool { return allAre(sockets, func(o *socket) bool { return o.up || o.err != nil }) })
+	s.each(func(w *worker) {
+		if w.canary.sent {
 			w.sendCanary(ctx, seed, rules.NewClient(10*s.o.Patience, s.as), s.o.Patience)
 		}
 	})
+	stop()
+	all.Wait()
 	if s.envoyAsked && s.envoyErr == nil {
 		s.sendThrough(ctx)
 	}
@@ -128,18 +147,6 @@ func (w *worker) largestBlock() int { return max(w.class.BlockSize, w.facts.Bloc
 
 func (w *worker) sendCanary(ctx context.Context, seed uint64, client *http.Client, patience time.Duration) {
 	c := &w.canary
-	c.sent, c.sockets = true, w.sources()
-	listening, stop := context.WithCancel(ctx)
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer stop()
-	for _, one := range c.sockets {
-		if one.err == nil {
-			all.Go(func() { one.listen(listening, w.rules) })
-			all.Go(func() { one.askReplay(listening, patience) })
-		}
-	}
-	wait(ctx, patience, func() bool { return allAre(c.sockets, func(o *socket) bool { return o.up || o.err != nil }) })
 	own := text(rand.Uint64(), w.largestBlock()) // two workers' messages differ even if they have the same time stamp
 	for try := range uint64(3) {                 // messages before the subscription takes effect are lost
 		body := prompt(w.facts.Served[0].ID, text(seed+try, w.largestBlock())+own)
