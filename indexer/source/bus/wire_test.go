@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -157,6 +158,51 @@ func TestPreviousRelease(t *testing.T) {
 	}
 	if _, err := new(Decoder).Decode(b); err == nil || !strings.Contains(err.Error(), "update them together") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestReleasesRead: what earlier releases wrote is read for as long as this one reads their version: an agent's message with every kind
+// of event, and its state file. testdata/v5.txt was made by the code of 28 November 2026 (version 5).
+func TestReleasesRead(t *testing.T) {
+	text, err := os.ReadFile("testdata/v5.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(string(text))
+	if len(lines) != 2 {
+		t.Fatalf("testdata/v5.txt: got %d lines, want a message and a state file", len(lines))
+	}
+	message, _ := hex.DecodeString(lines[0])
+	state, _ := hex.DecodeString(lines[1])
+	var d Decoder
+	got, err := d.Decode(message)
+	if events := fmt.Sprintf("%+v", got.Events); err != nil || events != fmt.Sprintf("%+v", releaseEvents()) {
+		t.Errorf("message: got %s, %v, want %+v", events, err, releaseEvents())
+	}
+	if !got.Partial || !got.UpperBound || got.Away {
+		t.Errorf("message: got partial %v, upper bound %v, away %v, want true, true, false", got.Partial, got.UpperBound, got.Away)
+	}
+	tag, held, err := parseSnapshotFile(state)
+	if wanted := (snapshotTag{Epoch: 1, Seq: 2, Number: 3, Made: 4, Life: "5", Half: 1, Parts: 2, Sum: 6}); err != nil || tag != wanted {
+		t.Errorf("state file: got %+v, %v, want %+v", tag, err, wanted)
+	}
+	if !bytes.Equal(held, message) {
+		t.Errorf("state file: got a message of %d bytes, want the one above, of %d", len(held), len(message))
+	}
+}
+
+// releaseEvents is what testdata/v5.txt says.
+func releaseEvents() []kvevent.Event {
+	return []kvevent.Event{
+		{Kind: kvevent.Cleared},
+		{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1, 1 << 63}, Locals: []uint64{3, 4}, Session: "s-1"},
+		{Kind: kvevent.Stored, Tier: kvevent.Disk, HasParent: true, Parent: 9, MediaUnknown: true, BlockSize: 16, Lookahead: 1,
+			EngineHashes: []uint64{5}, Locals: []uint64{6}},
+		{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{7}, Locals: []uint64{8}, Tokens: []uint32{7, 1 << 31}, LoRA: "sql",
+			Media: []kvevent.MediaRef{{Offset: -3, Paired: true, Name: []byte("aa")}}},
+		{Kind: kvevent.GroupStored, Group: 1, EngineHashes: []uint64{9}, Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 64, BlockSize: 16}},
+		{Kind: kvevent.GroupRemoved, Group: 1, EngineHashes: []uint64{9}},
+		{Kind: kvevent.Removed, Tier: kvevent.Remote, EngineHashes: []uint64{1, 2, 3}},
 	}
 }
 
