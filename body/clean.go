@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 
@@ -50,16 +49,20 @@ func refuse(format string, args ...any) error {
 // *Refused: a content part with a uuid and no data, too many fields, or a body that was not scanned and may contain fields. Cost:
 // one pass over the skeleton, or over the body if there is none.
 //
-// If salt is not nil, the body's own cache_salt is removed too and *salt is inserted, without escapes; "": nothing is inserted.
-func Clean(pieces [][]byte, s *Skeleton, bad error, salt *string, removed func(field string)) ([]Edit, error) {
+// If salt is not nil, the body's own cache_salt is removed too, and nvext's, and *salt is inserted, without escapes; "": nothing is
+// inserted. With hints, the fields that say what caches should keep are left (denied.Field.Hint).
+func Clean(pieces [][]byte, s *Skeleton, bad error, salt *string, hints bool, removed func(field string)) ([]Edit, error) {
 	if s.JSON() == "" {
-		err := judgeUnread(pieces, bad)
+		err := judgeUnread(pieces, bad, hints)
 		if err == nil && salt != nil {
 			err = &Refused{Status: http.StatusRequestEntityTooLarge, Reason: bad.Error() + ", so no tenant's cache_salt can be put in"}
 		}
 		return nil, err
 	}
-	c := cleaner{body: s, in: jsonread.New(s.JSON()), salt: salt, removed: removed}
+	c := cleaner{body: s, in: jsonread.New(s.JSON()), salt: salt, hints: hints, removed: removed}
+	if c.in.Peek() != '{' {
+		return nil, refuse("%v", ErrObject) // what it holds is not what the table describes
+	}
 	c.value(denied.InBody)
 	if err := c.in.Err(); err != nil && c.refused == nil {
 		c.refused = refuse("%v", ErrJSON)
@@ -75,6 +78,7 @@ type cleaner struct {
 	body    *Skeleton
 	in      jsonread.Reader
 	salt    *string
+	hints   bool
 	removed func(field string)
 	edits   []Edit
 	refused error
@@ -100,7 +104,7 @@ func (c *cleaner) value(scope denied.Scope) {
 // after it.
 func (c *cleaner) object(scope denied.Scope) {
 	var part partContent
-	own := scope == denied.InBody && c.salt != nil // a cache_salt in this object is replaced
+	own := scope == denied.InBody && c.salt != nil // the salt is put into this object
 	begin := c.in.Offset() + 1
 	kept := false        // a pair before this one is kept
 	lead, last := -1, -1 // start of a removed run at the front; end of the pair before
@@ -110,10 +114,10 @@ func (c *cleaner) object(scope denied.Scope) {
 		}
 		isNull := c.in.Peek() == 'n'
 		f := scope.Field(key)
-		if own && key == saltKey {
+		if key == saltKey && c.salt != nil && (own || scope == denied.InExtra) {
 			f = &denied.Field{Name: saltKey}
 		}
-		if f != nil {
+		if f != nil && !(f.Hint() && c.hints) {
 			part.named = part.named || key == "uuid" && !isNull
 			if c.removed != nil {
 				c.removed(f.Label())
@@ -184,60 +188,99 @@ func (p *partContent) add(key string, isNull bool) {
 // judgeUnread judges a body that was not scanned, for the reason bad. It returns a *Refused for a body that no engine reads, or
 // that one might read differently: Python's json, in front of most engines, accepts NaN, a byte order mark, UTF-16 and UTF-32 and
 // encoded surrogates, and deeper nesting than allowed here. It returns nil only for a body that is merely large (such as a batch of
-// token ids) and contains no field of the table. Cost: one pass over the body.
-func judgeUnread(pieces [][]byte, bad error) error {
+// token ids): the text of one JSON object, without a field of the table. Cost: one pass over the body.
+func judgeUnread(pieces [][]byte, bad error, hints bool) error {
 	if !errors.Is(bad, ErrLarge) {
 		return refuse("%v (want JSON in UTF-8 as RFC 8259 has it: no byte order mark, no NaN, no Infinity)", bad)
 	}
-	var k keyFinder
-	if slices.ContainsFunc(pieces, k.find) {
+	t := objectText{hints: hints}
+	for _, p := range pieces {
+		t.read(p)
+	}
+	switch {
+	case t.wrong || !t.ended:
+		return refuse("%v, and is not the text of a JSON object", bad)
+	case t.steers:
 		return &Refused{Status: http.StatusRequestEntityTooLarge, Reason: bad.Error() + ", and may hold fields that clients must not send"}
 	}
 	return nil
 }
 
-// keyFinder searches the keys of a JSON text, at any depth, for the table's names, piece by piece.
-type keyFinder struct {
-	begun  bool
+// objectText goes through a text, piece by piece, for proof that it is one JSON object and for the table's names among its keys, at
+// any depth. The proof is about symbols and brackets, not about their order: text of another order is read by no engine, and
+// has the same strings for all that try.
+type objectText struct {
+	open   [maxDepth]byte // the brackets that are open
+	depth  int
+	ended  bool   // the object was closed
+	wrong  bool   // no such text
+	steers bool   // a key is one of the table's names or contains an escape, and might be one
 	inside bool   // in a string
 	escape bool   // after a backslash
 	text   []byte // the beginning of the string, up to maxName
 	odd    bool   // the string contains an escape
 	closed bool   // a string has just ended: a colon makes it a key
+	hints  bool   // those of the table may stay
 }
 
 const maxName = 64 // bytes; longer than every name of the table
 
-// find reads a piece. It returns true for one of the table's names, for a key with an escape, which might be one, and for text that
-// is not UTF-8: JSON begins with an ASCII character and contains no NUL (json.detect_encoding, Python 3.13).
-func (k *keyFinder) find(p []byte) bool {
-	for _, c := range p {
-		switch {
-		case c == 0 || !k.begun && c >= utf8.RuneSelf:
-			return true
-		case k.inside && k.escape:
-			k.escape = false
-		case k.inside && c == '\\':
-			k.escape, k.odd = true, true
-		case c == '"':
-			k.closed = k.inside
-			k.inside = !k.inside
-			if k.inside {
-				k.text, k.odd = k.text[:0], false
-			}
-		case k.inside:
-			if len(k.text) < maxName {
-				k.text = append(k.text, c)
-			}
-		case c == ':' && k.closed:
-			if k.odd || denied.FieldOf(string(k.text)) != nil {
-				return true
-			}
-			k.closed = false
-		case c != ' ' && c != '\t' && c != '\n' && c != '\r':
-			k.closed = false
-		}
-		k.begun = true
+// symbols are the bytes of JSON outside of strings, but for brackets and quotes.
+const symbols = ":, \t\r\n0123456789+-.Etruefalsn"
+
+var isSymbol = func() (is [256]bool) {
+	for _, c := range []byte(symbols) {
+		is[c] = true
 	}
-	return false
+	return is
+}()
+
+func (t *objectText) read(p []byte) {
+	for _, c := range p {
+		if t.wrong {
+			return
+		}
+		switch {
+		case t.inside && c < ' ':
+			t.wrong = true
+		case t.inside && t.escape:
+			t.escape = false
+		case t.inside && c == '\\':
+			t.escape, t.odd = true, true
+		case t.inside && c != '"':
+			if len(t.text) < maxName {
+				t.text = append(t.text, c)
+			}
+		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
+		case c == '{' || c == '[':
+			t.push(c)
+		case t.depth == 0: // before the object, or behind it
+			t.wrong = true
+		case c == '}' || c == ']':
+			t.depth--
+			t.wrong, t.ended = t.open[t.depth] != c-2, t.depth == 0 // in ASCII both pairs are two apart
+			t.closed = false
+		case c == '"':
+			t.closed, t.inside = t.inside, !t.inside
+			if t.inside {
+				t.text, t.odd = t.text[:0], false
+			}
+		case c == ':' && t.closed:
+			f := denied.FieldOf(string(t.text))
+			t.steers = t.steers || t.odd || f != nil && !(f.Hint() && t.hints)
+			t.closed = false
+		default:
+			t.wrong, t.closed = !isSymbol[c], false
+		}
+	}
+}
+
+// push opens a bracket: the first is the object's, and no deeper ones are allowed than where a body is scanned.
+func (t *objectText) push(c byte) {
+	if t.depth == len(t.open) || t.ended || t.depth == 0 && c != '{' {
+		t.wrong = true
+		return
+	}
+	t.open[t.depth] = c
+	t.depth, t.closed = t.depth+1, false
 }

@@ -11,6 +11,7 @@ import (
 	"unicode/utf16"
 
 	"github.com/sightline-router/sightline/internal/denied"
+	"github.com/sightline-router/sightline/lab/smuggle"
 )
 
 // places are the marks where a pair can be inserted into a body: ‹x at the front of an object, x› at its end.
@@ -64,7 +65,7 @@ func clean(t testing.TB, text string) (string, error) {
 	if err := s.Scan([][]byte{[]byte(text[:half]), []byte(text[half:])}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := Clean(nil, &s, nil, nil, nil)
+	list, err := Clean(nil, &s, nil, nil, false, nil)
 	return apply(t, text, list), err
 }
 
@@ -93,22 +94,48 @@ func TestCleanSalt(t *testing.T) {
 		{`{"cache_salt": "x", "a": {"cache_salt": 1}, "cache\u005fsalt": null}`, `{"cache_salt":"abc","a": {"cache_salt": 1}}`,
 			`{"a": {"cache_salt": 1}}`},
 		{`{"a": 1, "uuid": 2, "rid": "r", "cache_salt": ["x"]}`, `{"cache_salt":"abc","a": 1, "uuid": 2}`, `{"a": 1, "uuid": 2}`},
-		{`["cache_salt"]`, `["cache_salt"]`, `["cache_salt"]`},
 	} {
 		for want, salt := range map[string]*string{c.with: &salt, c.without: &none} {
 			var s Skeleton
 			if err := s.Scan([][]byte{[]byte(c.body)}); err != nil {
 				t.Fatal(err)
 			}
-			list, err := Clean(nil, &s, nil, salt, nil)
+			list, err := Clean(nil, &s, nil, salt, false, nil)
 			if got := apply(t, c.body, list); err != nil || got != want {
 				t.Errorf("%s with %q: %s, %v; want %s", c.body, *salt, got, err, want)
 			}
 		}
 	}
 	var refused *Refused
-	if _, err := Clean([][]byte{[]byte(`[1]`)}, new(Skeleton), ErrLarge, &salt, nil); !errors.As(err, &refused) || refused.Status != 413 {
+	if _, err := Clean([][]byte{[]byte(`{"x":[1]}`)}, new(Skeleton), ErrLarge, &salt, false, nil); !errors.As(err, &refused) || refused.Status != 413 {
 		t.Errorf("a body that is not read: %v", err)
+	}
+}
+
+// TestCleanHints: what clients say about caches is removed, or left to those who are trusted; another tenant's salt never stays.
+func TestCleanHints(t *testing.T) {
+	const hint = `"kv_hints":{"actions":[]},"retention_scope":"s","agent_hint":1,"agent_context":{"kv_hints":{"evict_session":true}}`
+	const bare = `{"nvext":{"cache_salt":"x","agent_hints":{},"a":1},"retention_directives":[],"vllm_xargs":{"kv_hints":1},`
+	large := `"x":[` + strings.Repeat("1,", 5<<20) + `1],`
+	salt := ""
+	for _, c := range []struct {
+		body, without, with string // with hints; "": refused
+	}{
+		{bare + hint + `}`, `{"nvext":{"a":1},"vllm_xargs":{},"agent_context":{}}`, strings.Replace(bare, `"cache_salt":"x",`, "", 1) + hint + `}`},
+		{`{` + large + hint + `}`, "", `{` + large + hint + `}`},
+	} {
+		for hints, want := range map[bool]string{false: c.without, true: c.with} {
+			var s Skeleton
+			pieces, put := [][]byte{[]byte(c.body)}, &salt
+			bad := s.Scan(pieces)
+			if bad != nil {
+				put = nil
+			}
+			list, err := Clean(pieces, &s, bad, put, hints, nil)
+			if (err != nil) != (want == "") || err == nil && apply(t, c.body, list) != want {
+				t.Errorf("%.200s with hints %t: got %.200s, %v, want %.200s", c.body, hints, apply(t, c.body, list), err, want)
+			}
+		}
 	}
 }
 
@@ -192,12 +219,16 @@ func TestCleanForms(t *testing.T) {
 		{"in a schema", `{"response_format":{"json_schema":{"properties":{"uuid":{}}}}}`,
 			`{"response_format":{"json_schema":{"properties":{"uuid":{}}}}}`},
 		{"a text that names them", part(`{"type":"text","text":"\"uuid\":\"x\""}`), part(`{"type":"text","text":"\"uuid\":\"x\""}`)},
-		{"no object", `[{"uuid":"x"}]`, `[{"uuid":"x"}]`},
-		{"bare", ` 12 `, ` 12 `},
 	} {
 		got, err := clean(t, c.body)
 		if err != nil || got != c.want {
 			t.Errorf("%s: %v\ngot  %s\nwant %s", c.name, err, got, c.want)
+		}
+	}
+	for _, text := range []string{`[{"uuid":"x"}]`, ` 12 `, `"{\"rid\":1}"`, `["cache_salt"]`, "null"} {
+		var refused *Refused
+		if _, err := clean(t, text); !errors.As(err, &refused) || refused.Status != 400 {
+			t.Errorf("%s: got %v, want status 400, since it is no object", text, err)
 		}
 	}
 }
@@ -248,6 +279,7 @@ func TestUnread(t *testing.T) {
 	blanks := strings.Repeat(" ", 9<<20)
 	deep := strings.Repeat("[", 210) + strings.Repeat("]", 210)
 	many := `{"x":[` + strings.Repeat("1,", 5<<20) + `1]`
+	frame := smuggle.Frame([]byte(many + `,"bootstrap_host":"a"}`))
 	for _, c := range []struct {
 		name   string
 		body   []byte
@@ -260,17 +292,27 @@ func TestUnread(t *testing.T) {
 		{"byte order mark", []byte("\xef\xbb\xbf{}"), 400},
 		{"UTF-16", utf16(`{"mm_hashes":1}`), 400},
 		{"UTF-16 with mark", append([]byte{0xff, 0xfe}, utf16(`{}`)...), 400},
-		{"UTF-16 behind blanks", utf16(blanks + `{"mm_hashes":1}`), 413},
-		{"UTF-16 with mark behind blanks", append([]byte{0xff, 0xfe}, utf16(blanks+`{"mm_hashes":1}`)...), 413},
-		{"UTF-16, big end first, behind blanks", append([]byte{0}, utf16(blanks + `{"mm_hashes":1}`)[:2*len(blanks)+29]...), 413},
+		{"UTF-16 behind blanks", utf16(blanks + `{"mm_hashes":1}`), 400},
+		{"UTF-16 with mark behind blanks", append([]byte{0xff, 0xfe}, utf16(blanks+`{"mm_hashes":1}`)...), 400},
+		{"UTF-16, big end first, behind blanks", append([]byte{0}, utf16(blanks + `{"mm_hashes":1}`)[:2*len(blanks)+29]...), 400},
 		{"UTF-16, deep", utf16(`{"mm_hashes":1,"x":` + deep + `}`), 400},
-		{"mark behind blanks", append([]byte("\xef\xbb\xbf"+blanks), []byte(`{"mm_hash\u0065s":1}`)...), 413},
+		{"mark behind blanks", append([]byte("\xef\xbb\xbf"+blanks), []byte(`{"mm_hash\u0065s":1}`)...), 400},
 		{"encoded surrogate", []byte("{\"x\":\"\xed\xa0\x80\",\"mm_hashes\":1}"), 400},
 		{"not closed, with é", []byte(`{"x":"é`), 400},
 		{"deep", []byte(deep), 400},
 		{"large", []byte(many + `}`), 0},
 		{"large, a field as a text", []byte(many + `,"y":"mm_hashes","z":["bootstrap_host","\u0061",":"]}`), 0},
 		{"large, the name in a text", []byte(many + `,"y":"\"mm_hashes\":1"}`), 0},
+		{"large, a list", []byte("[" + many + "}]"), 400},
+		{"large, not closed", []byte(many), 400},
+		{"large, closed by another bracket", []byte(many + "]"), 400},
+		{"large, more behind it", []byte(many + "}{}"), 400},
+		{"large, a control character", []byte(many + ",\"y\":\"\x01\"}"), 400},
+		{"large, deep", []byte(many + `,"y":` + deep + "}"), 400},
+		{"large, no JSON", []byte(many + `,"y":b}`), 400},
+		{"a frame of zstd", frame, 400},
+		{"a frame of zstd that begins as an object", append([]byte("{"), frame...), 400},
+		{"a small frame of zstd", frame[:100], 400},
 		{"large, with a field", []byte(many + `,"bootstrap_host":"a"}`), 413},
 		{"large, with a field and blanks", []byte(many + ",\"mm_hashes\" \r\n\t:\"a\"}"), 413},
 		{"large, escaped", []byte(many + `,"mm_hash\u0065s":"a"}`), 413},
@@ -290,7 +332,7 @@ func TestUnread(t *testing.T) {
 				t.Fatalf("%s: is read", c.name)
 			}
 			var refused *Refused
-			if _, bad := Clean(pieces, &s, err, nil, nil); errors.As(bad, &refused) != (c.status != 0) || refused != nil &&
+			if _, bad := Clean(pieces, &s, err, nil, false, nil); errors.As(bad, &refused) != (c.status != 0) || refused != nil &&
 				refused.Status != c.status {
 				t.Errorf("%s in steps of %d: %+v, want status %d", c.name, step, refused, c.status)
 			}
@@ -316,19 +358,19 @@ func FuzzClean(f *testing.F) {
 		at := len(skeleton) / 3
 		pieces := [][]byte{skeleton[:at], skeleton[at:]}
 		// As if it were too large to be scanned: a body that passes has no field anywhere.
-		if judgeUnread(pieces, ErrLarge) == nil {
+		if judgeUnread(pieces, ErrLarge, false) == nil {
 			if tree, ok := asPython(skeleton); ok {
 				look(t, tree, -1)
 			}
 		}
 		var s Skeleton
 		if err := s.Scan(pieces); err != nil {
-			if tree, ok := asPython(skeleton); ok && judgeUnread(pieces, err) == nil {
+			if tree, ok := asPython(skeleton); ok && judgeUnread(pieces, err, false) == nil {
 				look(t, tree, int(denied.InBody))
 			}
 			return
 		}
-		list, err := Clean(nil, &s, nil, nil, nil)
+		list, err := Clean(nil, &s, nil, nil, false, nil)
 		if err != nil {
 			return
 		}
@@ -340,7 +382,7 @@ func FuzzClean(f *testing.F) {
 		if err := again.Scan([][]byte{[]byte(out)}); err != nil {
 			t.Fatal(err)
 		}
-		if more, err := Clean(nil, &again, nil, nil, nil); err != nil || len(more) > 0 {
+		if more, err := Clean(nil, &again, nil, nil, false, nil); err != nil || len(more) > 0 {
 			t.Fatalf("%q still has %v (%v)", out, more, err)
 		}
 		if tree, ok := asPython([]byte(out)); ok {
@@ -428,7 +470,7 @@ func BenchmarkClean(b *testing.B) {
 			b.SetBytes(int64(len(s.JSON())))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Clean(nil, &s, nil, nil, nil); err != nil {
+				if _, err := Clean(nil, &s, nil, nil, false, nil); err != nil {
 					b.Fatal(err)
 				}
 			}

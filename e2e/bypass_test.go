@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/lab/smuggle"
 )
 
 // Whatever form a request has, an engine behind Envoy finds nothing in it that clients must not say, or does not get it.
@@ -82,7 +83,8 @@ type bypass struct {
 func bypasses(slow bool) map[string]bypass {
 	fields := `"kv_transfer_params":{"remote_host":"10.9.9.9"},"bootstrap_host":"10.9.9.9","session_params":{"id":"theirs"},"rid":"theirs","request_id":"theirs",` +
 		`"conversation_params":{"conversation_id":"theirs"},"lora_request":{"lora_name":"a","lora_int_id":1,"lora_path":"/etc"},` +
-		`"nvext":{"extra_fields":["worker_id"],"annotations":["query_instance_id:"],"metadata_upload":{"url":"http://10.9.9.9"}}`
+		`"kv_hints":{"actions":[]},"retention_directives":[{"priority":100}],"agent_context":{"kv_hints":{"evict_session":true}},` +
+		`"nvext":{"agent_hints":{"speculative_prefill":true},"extra_fields":["worker_id"],"annotations":["query_instance_id:"],"metadata_upload":{"url":"http://10.9.9.9"}}`
 	body := `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"hi","uuid":"theirs"}]}],` + fields + `}`
 	list := map[string]bypass{}
 	for _, p := range []string{"/v1/chat%2Fcompletions", "/v1/chat%2fcompletions", "/v1%2Fchat%2Fcompletions",
@@ -140,9 +142,9 @@ func bypasses(slow bool) map[string]bypass {
 		if form == ", behind blanks" && !slow {
 			continue
 		}
-		want := 400
+		want, utf8 := 400, 400
 		if form == ", behind blanks" {
-			want = 413
+			utf8 = 413
 		}
 		for name, order := range map[string]endian.AppendByteOrder{"little": endian.LittleEndian, "big": endian.BigEndian} {
 			for _, mark := range []bool{false, true} {
@@ -151,10 +153,15 @@ func bypasses(slow bool) map[string]bypass {
 			}
 		}
 		if form != "" {
-			list["UTF-8"+form] = bypass{body: text, want: want}
+			list["UTF-8"+form] = bypass{body: text, want: utf8}
 			list["UTF-8 with a mark"+form] = bypass{body: "\xef\xbb\xbf" + text, want: want}
 		}
 	}
+	compressed := []string{"content-type: application/json", "X-Body-Compressed: zstd"}
+	list["zstd"] = bypass{lines: compressed, body: string(smuggle.Frame([]byte(body))), want: 400}
+	list["zstd, larger than what is scanned"] = bypass{lines: compressed, body: string(smuggle.Frame([]byte(blanks + body))), want: 400}
+	list["zstd, said of JSON"] = bypass{lines: compressed, want: 200}
+	list["a list"] = bypass{body: "[" + body + "]", want: 400}
 	for name, c := range map[string]bypass{
 		"byte order mark":        {body: "\xef\xbb\xbf" + body, want: 400},
 		"NaN":                    {body: with(`"temperature":NaN`), want: 400},

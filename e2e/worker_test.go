@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/internal/denied"
+	"github.com/sightline-router/sightline/lab/smuggle"
 )
 
 // worker is a stub engine: it says what reached it, or streams.
@@ -160,8 +161,8 @@ func (w *worker) hold(key string) chan struct{} {
 func (w *worker) kill() { _ = w.srv.Close() }
 
 // steered lists what of a request's body steers, read as leniently as any engine's server does: whatever the content-type and the
-// content-encoding, the body is what json.loads of Python 3.13 makes of its bytes, and the path is unquoted once, its
-// slashes merged. Requests for other endpoints steer nothing.
+// content-encoding, the body is what json.loads of Python 3.13 makes of its bytes (decompressed, if x-body-compressed says so), and
+// the path is unquoted once, its slashes merged. Requests for other endpoints steer nothing.
 func steered(r *http.Request, body []byte) (names []string) {
 	path, err := url.PathUnescape(r.URL.EscapedPath())
 	if err != nil || r.Method != http.MethodPost {
@@ -171,6 +172,9 @@ func steered(r *http.Request, body []byte) (names []string) {
 	path = strings.TrimSuffix(slashes.ReplaceAllString(path, "/"), "/")
 	if !slices.Contains(denied.Endpoints, path) {
 		return nil
+	}
+	if r.Header.Get("x-body-compressed") == "zstd" {
+		body = smuggle.Unframe(body)
 	}
 	var tree any
 	if json.Unmarshal(numbers.ReplaceAll(decodeText(body), []byte("${1}0")), &tree) != nil {

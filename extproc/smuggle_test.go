@@ -109,7 +109,7 @@ func pass(q smuggle.Request, r *rand.Rand, s *body.Skeleton) (what string, out [
 		}
 	}
 	var req body.Request
-	cuts, err := body.Clean(parts, s, body.Read(parts, s, &req), nil, nil)
+	cuts, err := body.Clean(parts, s, body.Read(parts, s, &req), nil, false, nil)
 	if err != nil {
 		return "refused by the cleaner", nil
 	}

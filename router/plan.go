@@ -253,7 +253,7 @@ func (x *planner) clean() (unread error, refusal *Refusal) {
 		return unread, &Refusal{Status: http.StatusRequestEntityTooLarge, Message: unread.Error()}
 	}
 	var err error
-	x.cleanEdits, err = body.Clean(x.req.Body, &x.mem.body, unread, x.req.Salt, x.removed)
+	x.cleanEdits, err = body.Clean(x.req.Body, &x.mem.body, unread, x.req.Salt, x.opt.CacheHints, x.removed)
 	if err != nil {
 		refusal = &Refusal{Status: http.StatusBadRequest, Message: err.Error()}
 		var refused *body.Refused

@@ -95,6 +95,7 @@ type Options struct {
 	// for all requests of a conversation.
 	Rewrite        func(model string, share func() float64) string
 	RefuseUnread   bool           // refuse a body that is too large to be read, whatever it holds
+	CacheHints     bool           // leave in bodies what clients say about what caches should keep
 	UnsteeredShare float64        // share of the conversations that are left to Envoy's own balancing; 1: all, nothing is steered
 	Report         *report.Totals // sums up how requests end, by arm; nil: the router makes its own
 	Index          *indexer.Index

@@ -202,7 +202,6 @@ func TestAffinityByURL(t *testing.T) {
 func TestUnreadable(t *testing.T) {
 	w := newWorld(t, 2)
 	for body, why := range map[string]string{
-		`[]`:                  "body is not a JSON object",
 		chatBody("x", `"hi"`): "model unknown",
 		chatBody("m", `[3]`):  "the engine will answer with an error",
 		`{"model":"m"}`:       "the engine will answer with an error",
@@ -212,6 +211,9 @@ func TestUnreadable(t *testing.T) {
 		if d.Reason != Load || d.Why != why || len(d.Targets) != 2 || d.Refuse != nil {
 			t.Errorf("%.60s: reason %s, why %q (want %q), %d targets", body, d.Reason, d.Why, why, len(d.Targets))
 		}
+	}
+	if d := w.decide(`[]`); d.Refuse == nil || d.Refuse.Status != 400 || d.Why != "body is not a JSON object" || len(d.Targets) != 0 {
+		t.Errorf("no object: got %+v, want status 400", d)
 	}
 	if d := w.decide(`{`); d.Refuse == nil || d.Refuse.Status != 400 || !strings.HasPrefix(d.Why, "body is not valid JSON") ||
 		len(d.Targets) != 0 {

@@ -36,6 +36,8 @@ type Config struct {
 	// paths in PassUnread are exempt.
 	OnUnread   string   `yaml:"on_unread"`
 	PassUnread []string `yaml:"pass_unread"`
+	// PassCacheHints leaves in bodies the fields by which clients say what engines should keep in their caches, for trusted clients.
+	PassCacheHints bool `yaml:"pass_cache_hints"`
 	// Mode is enforce or observe. With observe, everything is decided and counted, but Envoy is told nothing of it.
 	Mode string `yaml:"mode" reload:"live"`
 	// Enforce is the share of conversations that are steered; the others are treated as with observe.

@@ -253,7 +253,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		Decisions: decisions, Share: with.share, ShareLearned: with.shareLearned, AskHolders: with.askHolders,
 		PredictedTTL: s.cfg.Index.PredictedTTL,
 		MaxInFlight:  s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
-		AskUsage: s.cfg.Envoy.AskUsage, Log: s.log, Metrics: r.metrics,
+		CacheHints: s.cfg.PassCacheHints, AskUsage: s.cfg.Envoy.AskUsage, Log: s.log, Metrics: r.metrics,
 		Rewrite: func(model string, share func() float64) string {
 			return r.sources.policies.Load().Rewrite(model, share)
 		},

@@ -13,7 +13,7 @@ const (
 	InContent                   // a list of content parts
 	InPart                      // one content part
 	InMedia                     // the object that holds a medium's URL or data
-	InExtra                     // nvext, NVIDIA Dynamo's extensions, and lora_request, TensorRT-LLM's adapter
+	InExtra                     // nvext, NVIDIA Dynamo's extensions, agent_context, and lora_request, TensorRT-LLM's adapter
 	Nowhere   Scope = 0
 )
 
@@ -74,6 +74,22 @@ var Fields = []Field{
 	{"annotations", false, InExtra, "Dynamo 1.6", nvext, "query_instance_id: names the worker that would be chosen, in place of an answer"},
 	{"extra_fields", false, InExtra, "Dynamo 1.6", nvext, "has answers tell worker ids and the tokens that went to them"},
 	{"metadata_upload", false, InExtra, "Dynamo 1.6", nvext, "a URL that a worker uploads to"},
+	{"session_control", false, InExtra, "Dynamo before 1.6", nvext, "the session whose worker is taken, and whose blocks are freed"},
+
+	{"kv_hints", false, hinted, "SGLang 0.5.23, vLLM 0.33, Dynamo 1.6", "sglang/srt/managers/kv_hints.py, vllm/v1/kv_hints",
+		"which blocks stay or go, and a host to fetch them from"},
+	{"retention_", true, hinted, "vLLM, proposed", "vllm#38514", "which blocks stay, and for how long: _directives and _scope"},
+	{"kv_cache_retention_config", false, hinted, "TensorRT-LLM 1.3", "tensorrt_llm/llmapi/llm.py", "the same, Python API"},
+	{"agent_hint", true, hinted, "Dynamo 1.6; vLLM, proposed", nvext + ", vllm#52113",
+		"what else is computed and stored for a client, and before whose requests: agent_hints, agent_hint"},
+}
+
+// hinted is where an engine may read what clients say about its cache.
+const hinted = InBody | InArgs | InExtra
+
+// Hint reports whether the field says what caches should keep. Trusted clients may be allowed to.
+func (f *Field) Hint() bool {
+	return f.In == hinted
 }
 
 // byName and prefixed index Fields for the look-up of each key of a body.
@@ -122,7 +138,8 @@ func (f *Field) Label() string {
 // within maps a scope and a key to the scope of the key's value.
 var within = map[Scope]map[string]Scope{
 	InBody: {"messages": InList, "input": InList, "system": InContent, "vllm_xargs": InArgs, "extra_args": InArgs,
-		"nvext": InExtra, "lora_request": InExtra},
+		"nvext": InExtra, "lora_request": InExtra, "agent_context": InExtra},
+	InExtra: {"agent_context": InExtra},
 	// vLLM 0.33 reads a reasoning that is an object as a content part (renderers/chat_utils/chat_message.py).
 	InMessage: {"content": InContent, "output": InContent, "reasoning": InContent, "reasoning_content": InContent},
 	InPart: {"content": InContent, "output": InContent, "image_url": InMedia, "audio_url": InMedia, "input_audio": InMedia,

@@ -39,6 +39,8 @@ var Headers = []Header{
 
 	{"x-override-", true, "SGLang 0.5.23", "sglang/srt/entrypoints/request_headers.py",
 		"bootstrap address, ranks, priority and id, over the body's"},
+	{"x-body-compressed", false, "SGLang 0.5.23", "sglang/srt/entrypoints/http_request_decompression.py",
+		"has the engine decompress a body, so that it reads another one than was cleaned"},
 	{"x-smg-", true, "SGLang 0.5.23 and its model gateway",
 		"sglang/srt/entrypoints/openai/serving_base.py, sgl-model-gateway/src/policies/manual.rs", "a worker, or the key that one is chosen by"},
 

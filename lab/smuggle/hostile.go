@@ -10,7 +10,7 @@ import (
 )
 
 // doors are the keys behind which the table has places.
-var doors = []string{"messages", "input", "system", "vllm_xargs", "extra_args", "nvext", "lora_request", "content",
+var doors = []string{"messages", "input", "system", "vllm_xargs", "extra_args", "nvext", "lora_request", "agent_context", "content",
 	"output", "reasoning", "reasoning_content", "image_url", "audio_url", "input_audio", "video_url",
 	"image_embeds", "audio_embeds", "source", "file"}
 
