@@ -78,7 +78,9 @@ func TestBackfill(t *testing.T) {
 				defer one.Close()
 				<-w.ready
 				one.Up()
+				w.mu.Lock()
 				w.keep = 1 << 30
+				w.mu.Unlock()
 				for range 100 {
 					one.Offer(w.step())
 				}
@@ -180,7 +182,9 @@ func joined(t *testing.T, o indexer.Options, there bool) *together {
 	applied(t, b.one, "an empty worker", func(s Stats) bool { return s.Live() })
 	b.steps(100, b.one)
 	applied(t, b.one, "all", func(s Stats) bool { return s.LastSeq == 99 })
+	w.mu.Lock()
 	w.keep = 20
+	w.mu.Unlock()
 	s := &second{w, make(chan struct{})}
 	b.two = Start(Options{Decoder: &vllm.Decoder{}, Sink: b.r,
 		Source: &Backfill{Source: s, Ask: func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error) {
