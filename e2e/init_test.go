@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/app/doctor"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/envoytest"
@@ -29,7 +31,7 @@ func TestInit(t *testing.T) {
 	for range 2 {
 		addrs = append(addrs, simulated(t, sim.Config{Model: lab.ModelName, Prompt: p}).Addr())
 	}
-	l := initialised(t, modelDir, addrs)
+	l := initialised(t, modelDir, 1, addrs...)
 	seen := func(question string) (worker string, r result) {
 		r = ask(t, l, question, dataURL(photo(77)))
 		quiet(t, l)
@@ -47,6 +49,44 @@ func TestInit(t *testing.T) {
 		if worker, r := seen(other); worker != first || r.cached < 380 {
 			t.Errorf("%s: at %s with %d tokens cached, the first was at %s", other, worker, r.cached, first)
 		}
+	}
+}
+
+// TestSecondNode: the second node of a data-parallel vLLM names its ranks by their numbers among all nodes. Its rank r is the r-th of them:
+// the events and the load of both are read, and a request goes to the rank that has its image.
+func TestSecondNode(t *testing.T) {
+	t.Parallel()
+	p, err := prompts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := simulated(t, sim.Config{Model: lab.ModelName, Prompt: p, Ranks: 2, FirstRank: 8, Version: "0.33.0"})
+	l := initialised(t, modelDir, 2, node.Addr())
+	eventually(t, "the load of both ranks", func() bool {
+		rows, err := lab.Get("http://" + l.Admin + "/workers")
+		return err == nil && len(gjson.GetBytes(rows, "#.told.others_in_flight").Array()) == 2
+	})
+	const images = 4
+	var home [images]int64
+	used := map[int64]bool{}
+	for i := range home {
+		if r := ask(t, l, "What is this?", dataURL(photo(uint64(80+i)))); r.status != 200 {
+			t.Fatalf("%+v", r)
+		}
+		quiet(t, l)
+		home[i] = lastDecision(t, l).Get("rank").Int()
+		used[home[i]] = true
+	}
+	for i, rank := range home {
+		eventually(t, "the image's blocks", func() bool {
+			r := ask(t, l, fmt.Sprint("And what is that, ", userNumber.Load(), "?"), dataURL(photo(uint64(80+i))))
+			quiet(t, l)
+			d := lastDecision(t, l)
+			return d.Get("rank").Int() == rank && r.cached > 380 && r.cached == int(d.Get("cached_tokens").Int())
+		})
+	}
+	if !used[0] || !used[1] {
+		t.Errorf("images on the ranks %v, want on both", home)
 	}
 }
 
@@ -130,7 +170,9 @@ func simulated(t *testing.T, c sim.Config) *sim.Worker {
 
 // initialised runs `sightline init` for running workers, then Sightline and Envoy with what it wrote, in which the
 // doctor finds nothing wrong.
-func initialised(t *testing.T, model string, workers []string) *lab.Lab {
+//
+// ranks is how many data-parallel ranks each worker has.
+func initialised(t *testing.T, model string, ranks int, workers ...string) *lab.Lab {
 	t.Helper()
 	bin, err := product()
 	if err != nil {
@@ -170,7 +212,7 @@ func initialised(t *testing.T, model string, workers []string) *lab.Lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	behindPrinted(t, l, string(text), listen, len(workers), clients, envoyAdmin, bin, "serve", "-c", config)
+	behindPrinted(t, l, string(text), listen, ranks*len(workers), clients, envoyAdmin, bin, "serve", "-c", config)
 	checks, status := doctored(t, bin, config, "--patience", "60s")
 	for _, c := range checks {
 		if c.Verdict != doctor.OK && c.Verdict != doctor.Unchecked {
@@ -229,7 +271,7 @@ func TestRealVLLMInit(t *testing.T) {
 		e.healthy(t)
 		addrs = append(addrs, e.addr)
 	}
-	l := initialised(t, model, addrs)
+	l := initialised(t, model, 1, addrs...)
 	image := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(77))}},
 		map[string]any{"type": "text", "text": "What?"}}
 	body := func() map[string]any {

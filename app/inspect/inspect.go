@@ -126,7 +126,7 @@ func Canary(ctx context.Context, client *http.Client, f *rules.Facts) error {
 		}
 		counts = counts || u.Details != nil
 	}
-	if counts || f.CountsCached == nil { // another of several ranks may have answered: a known no stays, as does a yes
+	if counts || f.CountsCached == nil { // a known no stays, as does a yes
 		f.CountsCached = &counts
 	}
 	return nil

@@ -45,6 +45,7 @@ type Spec struct {
 	Ready        bool // requests may go to it
 	Model, Class string
 	Ranks        int  // data-parallel ranks; 0: none
+	FirstRank    int  // what requests call the first of them
 	Rate         int  // tokens prefilled a second, assumed until events show the rate; 0: the fleet's default
 	OffloadRate  int  // tokens fetched from lower tiers a second, assumed until events show the rate; 0: not known
 	CountsCopies bool // its events report each physical copy of a block
@@ -223,6 +224,7 @@ func (s *Set) join(finder int, spec Spec) error {
 	m.worker.Revision = spec.Revision
 	m.worker.SetExpectedRates(spec.Rate, spec.OffloadRate)
 	for r, slot := range m.worker.Slots {
+		slot.Rank += spec.FirstRank
 		m.sinks[r].slot = slot
 		o := stream.Options{Sink: m.sinks[r], Stored: s.storedSink(slot.ID), OnEvent: func(e *kvevent.Event) {
 			if e.Kind == kvevent.Lost {

@@ -116,13 +116,13 @@ func (l *dynamoLink) spec(w dynamo.Worker) registry.Spec {
 	}
 	spec := registry.Spec{ID: worker{w, feedSettingsOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks,
 		Rate: class.PrefillRate, OffloadRate: class.OffloadRate}
-	if w.Ranks == 1 {
+	if w.Ranks == 1 && w.FirstRank == 0 {
 		spec.Ranks = 0
 	}
 	switch ip, err := netip.ParseAddr(w.Host); {
 	case len(c.Frontends) > 0:
-		spec.Addr, _ = netip.ParseAddrPort(c.Frontends[0]) // the configuration checks it
-		spec.Instance, spec.Frontends = id, c.Frontends
+		spec.Addr, _ = netip.ParseAddrPort(c.Frontends[0])                           // the configuration checks it
+		spec.Instance, spec.Frontends, spec.FirstRank = id, c.Frontends, w.FirstRank // an engine itself numbers its ranks from 0
 		if l.prefill {
 			spec.Role = fleet.Prefill
 		}
@@ -139,7 +139,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) registry.Spec {
 			zap.String("worker", spec.Name), zap.Int("worker_has", size), zap.Int("configured", class.BlockSize))
 	}
 	spec.Listen = func(_ *fleet.Slot, rank int, o *stream.Options) (bool, error) {
-		k := dynamo.Key{Worker: w.ID, Rank: uint32(rank)}
+		k := dynamo.Key{Worker: w.ID, Rank: uint32(w.FirstRank + rank)}
 		o.Source, o.Decoder, o.BlockSize = l.plane.Source(k), &dynamo.Decoder{Key: k, BlockSize: size}, class.ConfiguredBlockSize()
 		o.UnknownKey = unknownKey(l.log.With(zap.String("worker", spec.Name), zap.Int("rank", rank)))
 		return true, nil

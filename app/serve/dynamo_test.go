@@ -46,7 +46,7 @@ func TestDynamoDeployment(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	record("mdc", "7", `{"instance_id":7,"card_json":{"display_name":"m","kv_cache_block_size":16,"runtime_config":{"data_parallel_size":2}}}`)
+	record("mdc", "7", `{"instance_id":7,"card_json":{"display_name":"m","kv_cache_block_size":16,"runtime_config":{"data_parallel_start_rank":4,"data_parallel_size":2}}}`)
 	record("instances", "7", `{"instance_id":7,"transport":{"tcp":"127.0.0.1:40001/generate"}}`)
 	password := filepath.Join(t.TempDir(), "password")
 	write(t, password, []byte("word\n"))
@@ -74,7 +74,7 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 	wait("worker 7", func() bool { return len(fl.Workers()) == 1 })
 	w := fl.Workers()[0]
 	if w.Name != "dynamo-7" || w.Instance != "7" || w.Addr != "127.0.0.1:40002" || len(w.Frontends) != 2 ||
-		len(w.Slots) != 2 || w.Slots[1].Rank != 1 {
+		len(w.Slots) != 2 || w.Slots[1].Rank != 5 {
 		t.Errorf("%+v", w)
 	}
 	if rate := w.Slots[1].FetchRate(); math.Round(rate) != 80000 {
@@ -86,7 +86,7 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 	}
 	defer nc.Close()
 	wait("an event", func() bool { // what is published while nobody listens is lost: repeat until it is heard
-		event := packed(map[string]any{"worker_id": 7, "event": map[string]any{"event_id": 1, "dp_rank": 1,
+		event := packed(map[string]any{"worker_id": 7, "event": map[string]any{"event_id": 1, "dp_rank": 5,
 			"data": map[string]any{"stored": map[string]any{"parent_hash": nil,
 				"blocks": []any{map[string]any{"block_hash": 5, "tokens_hash": 6}}}}}})
 		envelope := packed(map[string]any{"topic": "kv-events", "publisher_id": 3, "sequence": 0, "published_at": 1, "payload": event})

@@ -27,7 +27,8 @@ type deployment struct {
 type Worker struct {
 	ID        uint64
 	Host      string // host of its request plane; "" if that is not TCP
-	Ranks     int    // number of data-parallel ranks, at least 1
+	FirstRank int    // the first of its data-parallel ranks, which are numbered among all nodes
+	Ranks     int    // how many they are, at least 1
 	BlockSize int    // in tokens; 0 until its model card appears
 }
 
@@ -61,12 +62,14 @@ func discover(root string, s Scope, now time.Time) (d deployment, err error) {
 			if w := workers[r.Get("instance_id").Uint()]; w != nil {
 				w.BlockSize = int(max(0, card.Get("kv_cache_block_size").Int()))
 				shape := card.Get("runtime_config")
-				w.ranks(shape.Get("data_parallel_start_rank").Int() + shape.Get("data_parallel_size").Int())
+				first, n := shape.Get("data_parallel_start_rank").Int(), shape.Get("data_parallel_size").Int()
+				w.FirstRank, w.Ranks = int(max(0, min(first, maxRank))), int(max(1, min(n, maxDataParallel)))
 			}
 		}},
 		{"event_sources", events, func(r gjson.Result) {
 			if w := workers[r.Get("metadata.worker.worker_id").Uint()]; w != nil {
-				w.ranks(r.Get("metadata.worker.dp_rank").Int() + 1)
+				n := r.Get("metadata.worker.dp_rank").Int() + 1 - int64(w.FirstRank)
+				w.Ranks = int(max(int64(w.Ranks), min(n, maxDataParallel)))
 			}
 		}},
 		{"event_channels", events, func(r gjson.Result) {
@@ -93,10 +96,11 @@ func Workers(root string, s Scope, now time.Time) ([]Worker, error) {
 	return d.Workers, err
 }
 
-// maxDataParallel bounds the ranks that a record may claim.
-const maxDataParallel = 1024
-
-func (w *Worker) ranks(n int64) { w.Ranks = int(min(max(int64(w.Ranks), n), maxDataParallel)) }
+// maxDataParallel bounds the ranks that a record may claim, and maxRank their numbers.
+const (
+	maxDataParallel = 1024
+	maxRank         = 1 << 20
+)
 
 // eachRecord calls read with the records of a folder that are alive at now and whose keys have the prefix. A record's key is its file
 // name, percent-encoded.

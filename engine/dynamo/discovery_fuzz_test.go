@@ -34,7 +34,7 @@ func FuzzDiscover(f *testing.F) {
 			t.Fatal(err)
 		}
 		for _, w := range d.Workers {
-			if w.Ranks < 1 || w.Ranks > maxDataParallel || w.BlockSize < 0 {
+			if w.FirstRank < 0 || w.Ranks < 1 || w.Ranks > maxDataParallel || w.BlockSize < 0 {
 				t.Fatalf("%+v", w)
 			}
 		}

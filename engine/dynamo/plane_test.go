@@ -1,7 +1,9 @@
 package dynamo
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -181,6 +183,36 @@ func TestDiscover(t *testing.T) {
 	}
 	if d, err := discover(filepath.Join(t.TempDir(), "none"), s, now); err != nil || len(d.Workers) > 0 {
 		t.Errorf("no folder: %+v %v", d, err)
+	}
+}
+
+// TestDiscoverRanks: a worker on a second node has ranks of its own alone, and no others are chosen.
+func TestDiscoverRanks(t *testing.T) {
+	for _, c := range []struct {
+		card, sources string
+		first, ranks  int
+	}{
+		{`{"data_parallel_start_rank":8,"data_parallel_size":8}`, "9", 8, 8},
+		{`{"data_parallel_start_rank":3,"data_parallel_size":1}`, "3", 3, 1},
+		{`{"data_parallel_size":2}`, "1", 0, 2},
+		{`{}`, "2", 0, 3},
+		{`{"data_parallel_start_rank":-4,"data_parallel_size":-1}`, "0", 0, 1},
+	} {
+		root := t.TempDir()
+		for file, text := range map[string]string{
+			"instances/dynamo%2Fbackend%2Fgenerate%2F7": `{"instance_id":7,"transport":{"tcp":"127.0.0.1:1/x"}}`,
+			"mdc/dynamo%2Fbackend%2Fgenerate%2F7":       `{"instance_id":7,"card_json":{"kv_cache_block_size":16,"runtime_config":` + c.card + `}}`,
+			"event_sources/" + url.PathEscape(Scope{"dynamo", "backend", "generate"}.events()) + "7%2F" + c.sources: `{"metadata":{"worker":{"worker_id":7,"dp_rank":` + c.sources + `}}}`,
+		} {
+			at := filepath.Join(root, "v1", file)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, err := discover(root, Scope{"dynamo", "backend", "generate"}, time.Now())
+		if err != nil || len(d.Workers) != 1 || d.Workers[0].FirstRank != c.first || d.Workers[0].Ranks != c.ranks {
+			t.Errorf("%s: %v, %+v; want %d ranks from %d on", c.card, err, d.Workers, c.ranks, c.first)
+		}
 	}
 }
 

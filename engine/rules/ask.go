@@ -162,8 +162,8 @@ func SpeaksTLS(ctx context.Context, addr string, err error) bool {
 	return err == nil || errors.As(err, &alert)
 }
 
-// Ask sends a request to the server at addr (host:port), a POST of JSON if it has a body, else a GET. status is 0 if no response came,
-// and then the error is one of Instead if that is why. A response's body above limit bytes is an error.
+// Ask sends a request to the server at addr (host:port), a POST of JSON to its rank 0 if it has a body, else a GET. status is 0 if no
+// response came, and then the error is one of Instead if that is why. A response's body above limit bytes is an error.
 func Ask(ctx context.Context, client *http.Client, addr, path string, request []byte, limit int64) (status int, header http.Header,
 	body []byte, err error) {
 	method := http.MethodGet
@@ -176,6 +176,7 @@ func Ask(ctx context.Context, client *http.Client, addr, path string, request []
 	}
 	if request != nil {
 		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("X-Data-Parallel-Rank", "0") // else several ranks take turns, and the same text again is not cached
 	}
 	res, err := client.Do(req)
 	if err == nil {

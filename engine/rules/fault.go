@@ -27,7 +27,8 @@ const (
 	NotFound   Fault = "404"
 	Unresolved Fault = "name does not resolve"
 	BrokenOff  Fault = "broken off" // an answer that ends too early
-	Broken     Fault = "broken"     // anything else
+	OtherRanks Fault = "other ranks"
+	Broken     Fault = "broken" // anything else
 )
 
 // faults has what is said about a fault, and what mends it whoever sees it.
@@ -42,6 +43,8 @@ var faults = map[Fault]struct{ says, fix string }{
 	NotFound: {"status 404", ownPort},
 	Unresolved: {"its name does not resolve here", "addr: a name that this machine resolves (Kubernetes: NAME.NAMESPACE.svc), or an " +
 		"address; see its DNS server"},
+	OtherRanks: {"its page is of other data-parallel ranks than the worker is configured to have: ranks",
+		"ranks: as many as this server itself has (vLLM: --data-parallel-size-local)"},
 	BrokenOff: {"its answer is broken off in the middle", "see its log, and that of a proxy before it: a crash, a limit of time or size"},
 }
 

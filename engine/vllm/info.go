@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -25,20 +26,42 @@ type eventSource struct {
 // Replay is "" if there is no replay socket. If the server publishes nothing, the error is rules.ErrNoEvents.
 func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (rules.EventSource, error) {
 	ranks, err := fetchEventSources(ctx, client, addr)
-	if err != nil {
+	switch {
+	case err != nil:
 		return rules.EventSource{}, err
+	case len(ranks) == 0:
+		return rules.EventSource{}, rules.ErrNoEvents
+	case rank >= len(ranks):
+		return rules.EventSource{}, fmt.Errorf("GET /kv_event_sources: the server has %d ranks (want ranks: %[1]d of the worker; rank %d is "+
+			"none of them)", len(ranks), rank)
 	}
-	s, ok := ranks[strconv.Itoa(rank)]
-	if !ok && len(ranks) > 0 {
-		return rules.EventSource{}, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them "+
-			"(is ranks of the worker its data-parallel size?)", len(ranks), rank)
-	}
-	return s.on(host)
+	return ranks[rank].on(host)
 }
 
-func fetchEventSources(ctx context.Context, client *http.Client, addr string) (ranks map[string]eventSource, err error) {
-	err = rules.GetJSON(ctx, client, addr, "/kv_event_sources", "vLLM 0.31 or later", &ranks)
-	return ranks, err
+// fetchEventSources returns the sources of a server's ranks, from its rank 0 on. Their keys are the ranks among all nodes: those of a node
+// with --data-parallel-start-rank 8 begin with 8 (v1/engine/core_client.py, 0.33), whereas the X-data-parallel-rank that the server takes
+// begins with 0 (v1/engine/input_processor.py).
+func fetchEventSources(ctx context.Context, client *http.Client, addr string) (ranks []eventSource, err error) {
+	var byKey map[string]eventSource
+	if err := rules.GetJSON(ctx, client, addr, "/kv_event_sources", "vLLM 0.31 or later", &byKey); err != nil {
+		return nil, err
+	}
+	first := math.MaxInt
+	for key := range byKey {
+		n, err := strconv.Atoi(key)
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("GET /kv_event_sources: the key %.40q is not understood (want the number of a rank)", key)
+		}
+		first = min(first, n)
+	}
+	for i := range min(len(byKey), maxRanks) {
+		s, ok := byKey[strconv.Itoa(first+i)]
+		if !ok {
+			return nil, fmt.Errorf("GET /kv_event_sources: %d ranks from %d on, rank %d is none of them", len(byKey), first, first+i)
+		}
+		ranks = append(ranks, s)
+	}
+	return ranks, nil
 }
 
 // on returns the source with endpoints that can be dialled on host.
@@ -75,9 +98,9 @@ func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Fa
 		return
 	}
 	publishes := false
-	f.Publishes, f.Ranks = &publishes, min(len(ranks), maxRanks)
-	for rank := range f.Ranks {
-		s, err := ranks[strconv.Itoa(rank)].on(f.Host())
+	f.Publishes, f.Ranks = &publishes, len(ranks)
+	for _, r := range ranks {
+		s, err := r.on(f.Host())
 		if errors.Is(err, rules.ErrNoEvents) {
 			continue
 		}

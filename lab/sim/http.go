@@ -258,10 +258,10 @@ func (w *Worker) eventSources(rw http.ResponseWriter, _ *http.Request) {
 	for _, e := range w.engines {
 		p := e.pub.(*publisher)
 		if w.cfg.Bare {
-			sources[strconv.Itoa(e.rank)] = map[string]any{"enable_kv_cache_events": false, "publisher": "null"}
+			sources[strconv.Itoa(w.cfg.FirstRank+e.rank)] = map[string]any{"enable_kv_cache_events": false, "publisher": "null"}
 			continue
 		}
-		sources[strconv.Itoa(e.rank)] = map[string]any{
+		sources[strconv.Itoa(w.cfg.FirstRank+e.rank)] = map[string]any{
 			"enable_kv_cache_events": true, "publisher": "zmq", "topic": w.cfg.Topic,
 			"endpoint":        fmt.Sprintf("tcp://*:%d", p.pub.port()),
 			"replay_endpoint": fmt.Sprintf("tcp://*:%d", p.back.port()),

@@ -85,6 +85,8 @@ type Config struct {
 	MaxTokens int
 	// Ranks is the number of data-parallel ranks, each with its own cache and event port (1).
 	Ranks int
+	// FirstRank is --data-parallel-start-rank: what vLLM adds to a rank's number where it names ranks, but not where it takes one.
+	FirstRank int
 	// Time says how long things take. Speed divides it: 1 is the model's own time, 10 ten times faster, 0 no delay.
 	Time  TimeModel
 	Speed float64
@@ -337,7 +339,8 @@ func (w *Worker) listenEvents() error {
 	for r, e := range w.engines {
 		e.pub = &publisher{form: w.form(), alone: w.cfg.Engine == Standalone, clear: w.cfg.Engine == SGLang,
 			topics: w.cfg.Version != oldSGLang && (w.cfg.Engine != VLLM || w.rules.ReplayTopic),
-			rank:   r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, skew: w.cfg.Skew, late: w.cfg.EventsLate, pub: pubs[r], back: backs[r]}
+			rank:   w.cfg.FirstRank + r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, skew: w.cfg.Skew, late: w.cfg.EventsLate,
+			pub: pubs[r], back: backs[r]}
 		if loads != nil {
 			e.load = &publisher{pub: loads[r]}
 		}

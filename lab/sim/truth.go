@@ -141,7 +141,7 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 			e.mu.Lock()
 			v := value(e)
 			e.mu.Unlock()
-			fmt.Fprintf(&b, "vllm:%s{engine=\"%d\",model_name=%q} %g\n", name, e.rank, w.cfg.ServedName, v)
+			fmt.Fprintf(&b, "vllm:%s{engine=\"%d\",model_name=%q} %g\n", name, w.cfg.FirstRank+e.rank, w.cfg.ServedName, v)
 		}
 	}
 	family("num_requests_running", "gauge", func(e *scheduler) float64 { return float64(len(e.running)) })
@@ -172,14 +172,15 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 			`vllm:cache_config_info{_block_size_resolved="True",block_size="%d",cache_dtype="auto",enable_prefix_caching="%s",engine="%d",`+
 				`kv_offloading_size="None",mamba_block_size="None",mamba_cache_mode="none",num_gpu_blocks="%d",num_gpu_blocks_override="None",`+
 				`prefix_caching_hash_algo="%s",prefix_match_unit="None",user_specified_block_size="True"} 1.0`+"\n",
-			w.cfg.BlockSize, map[bool]string{true: "False", false: "True"}[w.cfg.NoPrefixCache], e.rank, w.cfg.Blocks, w.cfg.HashAlgo)
+			w.cfg.BlockSize, map[bool]string{true: "False", false: "True"}[w.cfg.NoPrefixCache], w.cfg.FirstRank+e.rank, w.cfg.Blocks,
+			w.cfg.HashAlgo)
 	}
 	fmt.Fprintf(&b, "# TYPE vllm:time_to_first_token_seconds histogram\n")
 	for _, e := range w.engines {
 		e.mu.Lock()
 		h := e.ttft
 		e.mu.Unlock()
-		labels := fmt.Sprintf("engine=\"%d\",model_name=%q", e.rank, w.cfg.ServedName)
+		labels := fmt.Sprintf("engine=\"%d\",model_name=%q", w.cfg.FirstRank+e.rank, w.cfg.ServedName)
 		for i, bound := range ttftBounds {
 			fmt.Fprintf(&b, "vllm:time_to_first_token_seconds_bucket{%s,le=\"%g\"} %d\n", labels, bound, h.buckets[i])
 		}

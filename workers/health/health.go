@@ -255,6 +255,9 @@ func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
 		return err
 	})
 	failed := rules.Fault("")
+	if err == nil && l.worker.Slots[0].Rank >= 0 {
+		page.ranks, err = ownRanks(page.ranks, len(l.worker.Slots))
+	}
 	switch {
 	case ctx.Err() != nil:
 		return 0

@@ -125,6 +125,26 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 	return t, nil
 }
 
+// ownRanks returns the gauges of a server with n ranks by its own ranks, which begin with 0. A vLLM labels them by the ranks among all
+// nodes (--data-parallel-start-rank; engine_ranks_managed in v1/metrics/loggers.py, 0.33). Labels that are neither are an error.
+func ownRanks(page map[int]gauges, n int) (map[int]gauges, error) {
+	first, last := maxRank, -1
+	for rank := range page {
+		first, last = min(first, rank), max(last, rank)
+	}
+	switch {
+	case last < n || first == 0:
+		return page, nil
+	case last-first+1 != n || len(page) != n:
+		return nil, rules.OtherRanks
+	}
+	own := make(map[int]gauges, n)
+	for rank, g := range page {
+		own[rank-first] = g
+	}
+	return own, nil
+}
+
 // adapters parses the labels of rules.Load.Adapters: names separated by commas.
 func (t *loadPage) adapters(labels []*dto.LabelPair) {
 	t.usedAdapters = nil

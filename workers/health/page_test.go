@@ -115,6 +115,32 @@ func TestSum(t *testing.T) {
 	}
 }
 
+// TestOwnRanks: the ranks of a server begin with 0, those in a vLLM's labels with --data-parallel-start-rank.
+func TestOwnRanks(t *testing.T) {
+	a, b, c := gauges{running: 1}, gauges{running: 2}, gauges{running: 3}
+	for _, one := range []struct {
+		page  map[int]gauges
+		ranks int
+		want  map[int]gauges // nil: not understood
+	}{
+		{map[int]gauges{0: a, 1: b}, 2, map[int]gauges{0: a, 1: b}},
+		{map[int]gauges{8: a, 9: b}, 2, map[int]gauges{0: a, 1: b}},
+		{map[int]gauges{11: c, 9: a, 10: b}, 3, map[int]gauges{0: a, 1: b, 2: c}},
+		{map[int]gauges{3: a}, 1, map[int]gauges{0: a}},
+		{map[int]gauges{1: b}, 2, map[int]gauges{1: b}}, // rank 0 has reported nothing
+		{map[int]gauges{0: a, 1: b, 2: c}, 2, map[int]gauges{0: a, 1: b, 2: c}},
+		{map[int]gauges{}, 2, map[int]gauges{}},
+		{map[int]gauges{8: a, 9: b, 10: c}, 2, nil},
+		{map[int]gauges{8: a, 10: b}, 2, nil},
+		{map[int]gauges{8: a}, 2, nil},
+	} {
+		got, err := ownRanks(one.page, one.ranks)
+		if (err != nil) != (one.want == nil) || !maps.Equal(got, one.want) {
+			t.Errorf("%d ranks, %v: got %v, %v; want %v", one.ranks, one.page, got, err, one.want)
+		}
+	}
+}
+
 func FuzzPage(f *testing.F) {
 	f.Add(vllmPage)
 	f.Add("vllm:num_requests_running{engine=\"1\\n\"} 0x1p3 1\nvllm:kv_cache_usage_perc 1e-400\n")
