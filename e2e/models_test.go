@@ -45,12 +45,13 @@ func TestModelsThatDoNotLoad(t *testing.T) {
 	var models, workers []any
 	var addrs []string
 	const noFiles, noTemplate = "model whose directory does not load", "chat template that does not load here"
+	const noFeature = "chat template that uses a part of Jinja which does not run here"
 	all := map[string]struct {
 		keys map[string]any
 		why  string
 	}{
 		"good":          {map[string]any{"dir": good}, "no block held"},
-		"template":      {map[string]any{"dir": dir(map[string]string{"chat_template.jinja": "{% include 'other' %}"})}, noTemplate},
+		"template":      {map[string]any{"dir": dir(map[string]string{"chat_template.jinja": "{% include 'other' %}"})}, noFeature},
 		"half of one":   {map[string]any{"dir": dir(map[string]string{"chat_template.jinja": "{{ messages"})}, noTemplate},
 		"its own":       {map[string]any{"dir": good, "chat_template": "/none/of/this.jinja"}, noTemplate},
 		"tokenizer":     {map[string]any{"dir": dir(map[string]string{"tokenizer.json": "{"})}, noFiles},

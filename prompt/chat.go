@@ -307,9 +307,12 @@ func (r *Reader) beforeMedia(turns []Turn, continueFinal bool, call template.Cha
 // renderError converts a template's error to the request's, because the template's text may quote the client's.
 func renderError(err error) error {
 	var raised *template.RaisedError
+	var failed *template.Error
 	switch {
 	case errors.As(err, &raised):
 		return Refuse("the chat template refuses the conversation")
+	case errors.As(err, &failed) && failed.Unsupported:
+		return ErrFeature
 	case errors.Is(err, template.ErrLimit):
 		return ErrTemplateLimit
 	}

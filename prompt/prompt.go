@@ -91,6 +91,7 @@ var (
 	ErrFiles         = &Unpredicted{"model whose directory does not load"}
 	ErrNoFiles       = &Unpredicted{"model without a directory"}
 	ErrTemplate      = &Unpredicted{"chat template that does not load here"}
+	ErrFeature       = &Unpredicted{"chat template that uses a part of Jinja which does not run here"}
 	ErrEncoder       = &Unpredicted{"model whose chats the engine encodes by code of its own, without a chat template"}
 	ErrClass         = &Unpredicted{"model whose tokenizer_class builds another tokenizer than tokenizer.json says"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}

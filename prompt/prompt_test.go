@@ -65,6 +65,22 @@ func draft(t testing.TB, m *Model, endpoint, body string) *Draft {
 
 const png = `data:image/png;base64,QUJD`
 
+// TestAbsentFeature: what this package's Jinja lacks costs only the chats that come to it, and these are not refused.
+func TestAbsentFeature(t *testing.T) {
+	m := load(t, shipped, Options{TemplateFile: "{% for m in messages %}{% if m.raw is defined %}{{ m.raw | from_json }}{% endif %}" +
+		"{% if m.name is defined %}{{ m.name | pprint }}{% endif %}{% if m.content.rfind('x') > 0 %}X{% endif %}{{ m.content }}{% endfor %}"})
+	if err := m.Fault(); err != nil {
+		t.Fatalf("got the fault %v, want none: the filters are in branches", err)
+	}
+	if got := draft(t, m, ChatEndpoint, `{"messages":[{"role":"user","content":"axb"}]}`).Prompts[0].Text; got != "Xaxb" {
+		t.Errorf("got %q, want Xaxb", got)
+	}
+	_, err := m.Read(t.Context(), ChatEndpoint, request(t, `{"messages":[{"role":"user","content":"a","name":"n"}]}`))
+	if err != ErrFeature {
+		t.Errorf("got %v, want %v", err, ErrFeature)
+	}
+}
+
 // TestAPIs: requests of other APIs give the same prompt as the equivalent chat request, including images.
 func TestAPIs(t *testing.T) {
 	m := load(t, shipped, Options{AutoToolChoice: true})

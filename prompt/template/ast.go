@@ -58,10 +58,9 @@ type (
 	}
 	applyNode struct { // a filter or a test
 		pos
-		expr  node
-		fn    *builtin
-		inner *builtin // the function that map, select and the like call
-		args  argNodes
+		expr node
+		fn   *builtin
+		args argNodes
 	}
 	callNode struct {
 		pos
@@ -81,6 +80,10 @@ type (
 	sliceNode struct {
 		pos
 		start, stop, step node // each may be nil
+	}
+	absentNode struct { // an expression or a statement that this package does not support
+		list
+		what string
 	}
 	nsRefNode struct { // the target of {% set ns.attr = ... %}
 		pos
@@ -121,6 +124,8 @@ type (
 		defaults []node
 		body     []node
 		caller   bool // it reads the variable caller
+		varargs  bool // likewise; it takes any number of positional arguments
+		kwargs   bool // likewise; of named ones
 		shadowed []string
 	}
 	macroNode struct {

@@ -9,9 +9,8 @@ import (
 
 // callArgs are evaluated arguments. They are valid only during the call.
 type callArgs struct {
-	pos   []Value
-	kw    []kwArg
-	inner *builtin // the filter or test that map, select and the like call
+	pos []Value
+	kw  []kwArg
 }
 
 type kwArg struct {
@@ -29,8 +28,6 @@ type builtin struct {
 	raw      func(s *state, v Value, a *callArgs) Value // instead of fn: gets the arguments unbound
 	kinds    kinds                                      // the kinds that a test of kinds checks for
 	mutates  bool                                       // the immutable sandbox hides it
-	inner    string                                     // "filter" or "test": the argument innerAt names one
-	innerAt  int
 }
 
 // def declares a built-in. params are its parameters without the value that it works on. "name?" is optional (its argument is then
@@ -67,6 +64,34 @@ func table(mutating string, bs ...*builtin) map[string]*builtin {
 		t[name] = &builtin{name: name, mutates: true}
 	}
 	return t
+}
+
+// lookUp returns a filter or test by its name. One that there is not fails when it is called, as Jinja2's do in branches; Jinja2 refuses
+// such a template as a whole where the name is in no branch.
+func lookUp(what, name string) *builtin {
+	all, absent := filters, absentFilters
+	if what == "test" {
+		all, absent = tests, absentTests
+	}
+	if b := all[name]; b != nil {
+		return b
+	}
+	return raw(name, func(*state, Value, *callArgs) Value {
+		if slices.Contains(strings.Fields(absent), name) {
+			unsupported("the %s %s", what, name)
+		}
+		return raise("No %s named %s found.", what, quotePython(name))
+	})
+}
+
+// inner returns the filter or test that the argument at names, and the arguments that follow it.
+func (a *callArgs) inner(what string, at int) (*builtin, callArgs) {
+	rest := *a
+	rest.pos = a.pos[at+1:]
+	if !a.pos[at].IsString() {
+		unsupported("a %s named by a %s", what, a.pos[at].typeName())
+	}
+	return lookUp(what, a.pos[at].str), rest
 }
 
 // invoke calls b on v.

@@ -73,6 +73,8 @@ func (s *state) statement(n node) flow {
 			raise("what a call block calls must give a str, not %s", v.typeName())
 		}
 		s.write(v.str)
+	case *absentNode:
+		unsupported("%s", n.what)
 	case *loopControlNode:
 		if n.brk {
 			return flowBreak
@@ -285,11 +287,20 @@ func (m *macro) call(s *state, a *callArgs) Value {
 	back, line := s.scope, s.line
 	inner, from := s.open(m.outer), len(s.out)
 	inner.shadow(m.shadowed)
-	if len(a.pos) > len(params) {
+	given := min(len(a.pos), len(params))
+	if m.varargs {
+		s.list(len(a.pos) - given)
+		inner.set("varargs", newTuple(slices.Clone(a.pos[given:])...))
+	} else if given < len(a.pos) {
 		raise("macro %s takes not more than %d argument(s)", quotePython(m.name), len(params))
 	}
-	for i, v := range a.pos {
+	for i, v := range a.pos[:given] {
 		inner.set(params[i].name, v)
+	}
+	var more *Dict
+	if m.kwargs {
+		more = new(Dict)
+		inner.set("kwargs", more.Value())
 	}
 	for _, k := range a.kw {
 		if k.name == "caller" && m.caller {
@@ -297,10 +308,15 @@ func (m *macro) call(s *state, a *callArgs) Value {
 			continue
 		}
 		i := slices.IndexFunc(params, func(p *nameNode) bool { return p.name == k.name })
-		if i < len(a.pos) {
+		switch {
+		case i < 0 && m.kwargs:
+			s.grow(pairBytes)
+			more.Set(k.name, k.val)
+		case i < given:
 			raise("macro %s got no use for the keyword argument %s", quotePython(m.name), quotePython(k.name))
+		default:
+			inner.set(k.name, k.val)
 		}
-		inner.set(k.name, k.val)
 	}
 	if v := inner.own("caller"); m.caller && (v == nil || v.IsNone()) {
 		inner.set("caller", undefinedMessage("No caller defined"))

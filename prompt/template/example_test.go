@@ -29,10 +29,14 @@ func Example() {
 	// <|assistant|> <nil>
 }
 
-// What a template asks for and this package does not have is an error of Compile, with its line.
-func ExampleCompile() {
-	_, err := template.Compile("{% if tools %}\n{{ tools | urlize }}\n{% endif %}", template.Options{})
+// What a template asks for and this package does not have is an error of the rendering that comes to it, with its line.
+func ExampleTemplate_Render() {
+	t, _ := template.Compile("{% if tools %}\n{{ tools | urlize }}\n{% endif %}Hi", template.Options{})
+	text, err := t.Render(nil, nil)
+	fmt.Println(string(text), err)
+	_, err = t.Render(nil, template.Vars{{Name: "tools", Value: template.String("t")}})
 	fmt.Println(err)
 	// Output:
+	// Hi <nil>
 	// template: line 2: the filter urlize is not supported in chat templates
 }

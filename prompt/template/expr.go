@@ -44,6 +44,8 @@ func (s *state) eval(n node) Value {
 		return sign(s.eval(n.expr), n.op == "-")
 	case *binaryNode:
 		return s.binary(n)
+	case *absentNode:
+		return unsupported("%s", n.what)
 	case *condNode:
 		switch {
 		case s.truth(n.test):
@@ -140,7 +142,7 @@ func (s *state) truth(n node) bool {
 // apply calls a filter or test on v. Long texts cost more steps.
 func (s *state) apply(n *applyNode, v Value) Value {
 	s.step(1 + len(v.str)>>8)
-	a := callArgs{inner: n.inner}
+	var a callArgs
 	base := s.arguments(&n.args, Value{}, &a)
 	v = n.fn.invoke(s, v, &a)
 	s.args = s.args[:base]

@@ -36,9 +36,6 @@ var filters = table("",
 	}),
 	def("join", "d? attribute?", joinFilter),
 	def("list", "", func(s *state, v Value, _ []Value) Value { return NewList(collect(s, v)...) }),
-	calling("filter", 0, raw("map", mapFilter)),
-	calling("test", 0, raw("reject", selectFilter(false, false))), calling("test", 1, raw("rejectattr", selectFilter(false, true))),
-	calling("test", 0, raw("select", selectFilter(true, false))), calling("test", 1, raw("selectattr", selectFilter(true, true))),
 	def("replace", "old new count?", func(s *state, v Value, a []Value) Value {
 		return replaceText(s, String(toStr(s, v)), toStr(s, a[0]), toStr(s, a[1]), optInt(a[2], -1))
 	}),
@@ -51,10 +48,12 @@ var filters = table("",
 	def("trim", "chars?", func(s *state, v Value, a []Value) Value { return stripText(s, softStr(s, v), a[0], true, true) }),
 )
 
-// calling says which argument of map, select and the like names a filter or test; the parser looks it up.
-func calling(what string, at int, b *builtin) *builtin {
-	b.inner, b.innerAt = what, at
-	return b
+func init() { // those that look up other filters or tests
+	for _, b := range []*builtin{raw("map", mapFilter),
+		raw("reject", selectFilter(false, false)), raw("rejectattr", selectFilter(false, true)),
+		raw("select", selectFilter(true, false)), raw("selectattr", selectFilter(true, true))} {
+		filters[b.name] = b
+	}
 }
 
 // softMethod returns a filter that calls a str method without arguments on soft_str(value).
@@ -209,9 +208,10 @@ func mapFilter(s *state, v Value, a *callArgs) Value {
 		return generate(nil)
 	}
 	items := collect(s, v)
-	if a.inner != nil {
+	if len(a.pos) > 0 {
+		filter, rest := a.inner("filter", 0)
 		for i := range items {
-			items[i] = a.inner.invoke(s, items[i], a)
+			items[i] = filter.invoke(s, items[i], &rest)
 		}
 		return generate(items)
 	}
@@ -234,20 +234,25 @@ func selectFilter(want, byAttr bool) func(*state, Value, *callArgs) Value {
 		if !truth(v) {
 			return generate(nil)
 		}
-		rest := *a
+		at := 0 // of the test's name
 		var g getter
 		if byAttr {
 			if len(a.pos) == 0 {
 				raise("Missing parameter for attribute name")
 			}
-			g, rest.pos = newGetter(a.pos[0], false), a.pos[1:]
+			g, at = newGetter(a.pos[0], false), 1
+		}
+		var test *builtin
+		var rest callArgs
+		if len(a.pos) > at {
+			test, rest = a.inner("test", at)
 		}
 		var out []Value
 		for _, e := range elements(s, v) {
 			s.step(1)
 			part := g.get(s, e)
-			if a.inner != nil {
-				part = a.inner.invoke(s, part, &rest)
+			if test != nil {
+				part = test.invoke(s, part, &rest)
 			}
 			if truth(part) == want {
 				s.grow(2 * valueBytes)

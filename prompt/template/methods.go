@@ -6,15 +6,15 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/cases"
 )
 
 // The methods of str, dict and list, as in CPython 3.11, as far as chat templates use them. The methods of str, applied to Markup,
 // return Markup and escape the text that they insert, as markupsafe does.
 
 // absentMethods are str's methods that this package does not support.
-const absentMethods = "casefold center encode expandtabs format_map index isalnum isascii isdecimal isidentifier islower " +
-	"isnumeric isprintable istitle isupper ljust maketrans partition rfind rindex rjust rpartition splitlines swapcase " +
-	"translate zfill"
+const absentMethods = "encode expandtabs format_map isidentifier maketrans translate"
 
 // findMethod returns the method of a value, or nil.
 func findMethod(v Value, name string) *builtin {
@@ -71,9 +71,34 @@ var strMethods = table("",
 	mapping("lower", lowerText),
 	mapping("title", titleText),
 	mapping("upper", upperText),
+	mapping("casefold", func(s *state, text string) string { return mapPieces(s, text, strings.ToLower, cases.Fold().String) }),
+	mapping("swapcase", swapCase),
 	asking("isalpha", unicode.IsLetter),
+	asking("isalnum", func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }),
+	asking("isdecimal", func(r rune) bool { return unicode.Is(unicode.Nd, r) }),
 	asking("isdigit", isDigitRune),
+	asking("isnumeric", isNumericRune),
 	asking("isspace", isPySpace),
+	def("isascii", "", func(_ *state, v Value, _ []Value) Value { return Bool(isASCII(v.str)) }),
+	def("isprintable", "", func(s *state, v Value, _ []Value) Value {
+		return Bool(v.str == "" || allRunes(s, v.str, unicode.IsPrint))
+	}),
+	casedMethod("islower", func(r rune, _ bool) bool { return !unicode.IsUpper(r) && !unicode.IsTitle(r) }),
+	casedMethod("isupper", func(r rune, _ bool) bool { return !unicode.IsLower(r) && !unicode.IsTitle(r) }),
+	casedMethod("istitle", func(r rune, inWord bool) bool { return unicode.IsLower(r) == inWord }),
+	padMethod("ljust", func(int, int) int { return 0 }),
+	padMethod("rjust", func(_, missing int) int { return missing }),
+	padMethod("center", func(width, missing int) int { return missing/2 + missing&width&1 }),
+	def("zfill", "/ width", func(s *state, v Value, a []Value) Value {
+		at := 0 // behind the sign
+		if strings.HasPrefix(v.str, "+") || strings.HasPrefix(v.str, "-") {
+			at = 1
+		}
+		s.scan(v.str)
+		missing := max(0, integer(a[0])-utf8.RuneCountInString(v.str))
+		s.grow(len(v.str) + missing)
+		return like(v, v.str[:at]+strings.Repeat("0", missing)+v.str[at:])
+	}),
 	stripMethod("strip", true, true),
 	stripMethod("lstrip", true, false),
 	stripMethod("rstrip", false, true),
@@ -82,6 +107,9 @@ var strMethods = table("",
 	def("replace", "/ old new count?", func(s *state, v Value, a []Value) Value {
 		return replaceText(s, v, text(a[0]), insert(s, v, a[1]), optInt(a[2], -1))
 	}),
+	def("splitlines", "keepends?", splitLines),
+	partMethod("partition", strings.Index, false),
+	partMethod("rpartition", strings.LastIndex, true),
 	affixMethod("startswith", strings.HasPrefix),
 	affixMethod("endswith", strings.HasSuffix),
 	def("removeprefix", "/ prefix", func(_ *state, v Value, a []Value) Value {
@@ -90,16 +118,13 @@ var strMethods = table("",
 	def("removesuffix", "/ suffix", func(_ *state, v Value, a []Value) Value {
 		return like(v, strings.TrimSuffix(v.str, text(a[0])))
 	}),
-	def("find", "/ sub start! end!", func(s *state, v Value, a []Value) Value {
-		s.step(len(v.str) >> 8)
-		at := strings.Index(v.str, text(a[0]))
-		if at < 0 {
-			return Int(-1)
+	findMethodOf("find", strings.Index), findMethodOf("rfind", strings.LastIndex),
+	findMethodOf("index", strings.Index), findMethodOf("rindex", strings.LastIndex),
+	def("count", "/ sub start? end?", func(s *state, v Value, a []Value) Value {
+		if part, _, ok := between(s, v, a[1], a[2]); ok {
+			return Int(int64(strings.Count(part, text(a[0]))))
 		}
-		return Int(int64(utf8.RuneCountInString(v.str[:at])))
-	}),
-	def("count", "/ sub start! end!", func(_ *state, v Value, a []Value) Value {
-		return Int(int64(strings.Count(v.str, text(a[0]))))
+		return Int(0)
 	}),
 	def("join", "/ iterable", func(s *state, sep Value, a []Value) Value {
 		b := builder{s: s}
@@ -168,10 +193,10 @@ func splitMethod(name string, fromRight bool) *builtin {
 // splitText splits a str at most n times, at sep or, if sep is empty, at runs of white space. The parts are counted before the list is
 // made: a text of separators would take fifty times its size.
 func splitText(s *state, v Value, sep string, n int, fromRight bool) []Value {
-	if sep == "" && fromRight {
-		unsupported("rsplit at white space")
-	}
-	if sep == "" {
+	switch {
+	case sep == "" && fromRight:
+		return splitAtSpaceFromRight(s, v, n)
+	case sep == "":
 		return splitAtSpace(s, v, n)
 	}
 	s.scan(v.str)
@@ -217,6 +242,135 @@ func splitAtSpace(s *state, v Value, n int) []Value {
 	return items
 }
 
+// splitAtSpaceFromRight splits a str at most n times at runs of white space, beginning at its end.
+func splitAtSpaceFromRight(s *state, v Value, n int) (items []Value) {
+	for rest := trimRightSpace(v.str); rest != ""; rest = trimRightSpace(rest) {
+		at := 0
+		if len(items) < n {
+			at = strings.LastIndexFunc(rest, isPySpace)
+			_, size := utf8.DecodeRuneInString(rest[max(at, 0):])
+			at = max(0, at+size*min(1, at+1))
+		}
+		s.work(len(rest) - at)
+		s.list(1)
+		items, rest = append(items, like(v, rest[at:])), rest[:at]
+	}
+	slices.Reverse(items)
+	return items
+}
+
+// splitLines is str.splitlines. The lines are counted before the list is made.
+func splitLines(s *state, v Value, a []Value) Value {
+	count := 0
+	for rest := v.str; rest != ""; count++ {
+		_, rest, _ = cutLine(rest)
+	}
+	s.work(2 * len(v.str))
+	s.list(count)
+	lines := make([]Value, 0, count)
+	for rest := v.str; rest != ""; {
+		line, after, _ := cutLine(rest)
+		if flag(a[0]) {
+			line = rest[:len(rest)-len(after)]
+		}
+		lines, rest = append(lines, like(v, line)), after
+	}
+	return NewList(lines...)
+}
+
+// partMethod is str.partition, or with whole str.rpartition, which leaves a text without the separator at the end.
+func partMethod(name string, index func(s, sep string) int, last bool) *builtin {
+	return def(name, "/ sep", func(s *state, v Value, a []Value) Value {
+		sep, none := text(a[0]), like(v, "")
+		if sep == "" {
+			raise("empty separator")
+		}
+		s.scan(v.str)
+		s.list(3)
+		switch at := index(v.str, sep); {
+		case at >= 0:
+			return newTuple(like(v, v.str[:at]), like(v, sep), like(v, v.str[at+len(sep):]))
+		case last:
+			return newTuple(none, none, v)
+		}
+		return newTuple(v, none, none)
+	})
+}
+
+// between returns the part of a str from start to end, which may be absent, and its place in characters. ok is false if start is behind it.
+func between(s *state, v, start, end Value) (part string, from int, ok bool) {
+	s.scan(v.str)
+	if !given(start) && !given(end) {
+		return v.str, 0, true
+	}
+	n := utf8.RuneCountInString(v.str)
+	from, to := clampIndex(start.or(None), 0, n, 0, n+1), clampIndex(end.or(None), n, n, 0, n)
+	if from > to {
+		return "", 0, false
+	}
+	return runeSlice(v.str, from, to), from, true
+}
+
+// findMethodOf is find, index and the like, which count characters.
+func findMethodOf(name string, index func(s, sub string) int) *builtin {
+	return def(name, "/ sub start? end?", func(s *state, v Value, a []Value) Value {
+		sub := text(a[0])
+		if part, from, ok := between(s, v, a[1], a[2]); ok {
+			if at := index(part, sub); at >= 0 {
+				return Int(int64(from + utf8.RuneCountInString(part[:at])))
+			}
+		}
+		if strings.HasSuffix(name, "index") {
+			raise("substring not found")
+		}
+		return Int(-1)
+	})
+}
+
+// casedMethod asks whether a text has cased letters, all of which satisfy is; inWord: the character before is cased.
+func casedMethod(name string, is func(r rune, inWord bool) bool) *builtin {
+	return def(name, "", func(s *state, v Value, _ []Value) Value {
+		any, inWord := false, false
+		ok := v.str == "" || allRunes(s, v.str, func(r rune) bool {
+			was := inWord
+			inWord = isCased(r)
+			any = any || inWord
+			return !inWord || is(r, was)
+		})
+		return Bool(any && ok)
+	})
+}
+
+// padMethod pads a text to a width in characters; left returns how much of what is missing goes in front.
+func padMethod(name string, left func(width, missing int) int) *builtin {
+	return def(name, "/ width fillchar?", func(s *state, v Value, a []Value) Value {
+		width, fill := integer(a[0]), a[1].or(String(" "))
+		if utf8.RuneCountInString(text(fill)) != 1 {
+			raise("The fill character must be exactly one character long")
+		}
+		s.scan(v.str)
+		missing := max(0, width-utf8.RuneCountInString(v.str))
+		s.grow(len(v.str) + missing*len(fill.str))
+		n := left(width, missing)
+		return like(v, strings.Repeat(fill.str, n)+v.str+strings.Repeat(fill.str, missing-n))
+	})
+}
+
+// swapCase is str.swapcase. Letters beyond ASCII, of which some become several, are not supported.
+func swapCase(s *state, text string) string {
+	s.grow(len(text))
+	return strings.Map(func(r rune) rune {
+		s.work(1)
+		switch {
+		case r >= utf8.RuneSelf && isCased(r):
+			unsupported("the other case of %s", quotePython(string(r)))
+		case unicode.IsUpper(r):
+			return unicode.ToLower(r)
+		}
+		return unicode.ToUpper(r)
+	}, text)
+}
+
 // replaceText is str.replace; n < 0 replaces all.
 func replaceText(s *state, v Value, old, new string, n int) Value {
 	count := strings.Count(v.str, old)
@@ -231,7 +385,8 @@ func replaceText(s *state, v Value, old, new string, n int) Value {
 }
 
 func affixMethod(name string, has func(s, part string) bool) *builtin {
-	return def(name, "/ affix start! end!", func(s *state, v Value, a []Value) Value {
+	return def(name, "/ affix start? end?", func(s *state, v Value, a []Value) Value {
+		part, _, ok := between(s, v, a[1], a[2])
 		fixes := a[:1]
 		if a[0].kind == KindTuple {
 			fixes = a[0].Items()
@@ -239,7 +394,7 @@ func affixMethod(name string, has func(s, part string) bool) *builtin {
 		}
 		return Bool(slices.ContainsFunc(fixes, func(fix Value) bool {
 			s.scan(fix.str)
-			return has(v.str, text(fix))
+			return has(part, text(fix)) && ok
 		}))
 	})
 }
@@ -276,12 +431,31 @@ var dictMethods = table("clear pop popitem setdefault update",
 )
 
 var listMethods = table("append clear extend insert pop remove reverse sort",
-	absentMethod("count"), absentMethod("index"),
+	countMethod, indexMethod,
 	def("copy", "", func(_ *state, v Value, _ []Value) Value { return v }),
 )
 
-var tupleMethods = table("", absentMethod("count"), absentMethod("index"))
+var tupleMethods = table("", countMethod, indexMethod)
 
-func absentMethod(name string) *builtin {
-	return raw(name, func(_ *state, v Value, _ *callArgs) Value { return unsupported("%s.%s", v.typeName(), name) })
-}
+var countMethod = def("count", "/ value", func(s *state, v Value, a []Value) Value {
+	n := 0
+	for _, e := range v.Items() {
+		s.step(1)
+		if same(s, e, a[0]) {
+			n++
+		}
+	}
+	return Int(int64(n))
+})
+
+var indexMethod = def("index", "/ value start? stop?", func(s *state, v Value, a []Value) Value {
+	items := v.Items()
+	from, to := clampIndex(a[1].or(None), 0, len(items), 0, len(items)), clampIndex(a[2].or(None), len(items), len(items), 0, len(items))
+	for i := from; i < to; i++ {
+		s.step(1)
+		if same(s, items[i], a[0]) {
+			return Int(int64(i))
+		}
+	}
+	return raise("it is not in the %s", v.typeName())
+})

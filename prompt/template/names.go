@@ -109,8 +109,10 @@ func (c *names) macro(m *macroBody, later *[]func()) {
 	for _, p := range m.params {
 		given = append(given, p)
 	}
-	if m.caller {
-		given = append(given, &nameNode{name: "caller"})
+	for name, set := range map[string]bool{"caller": m.caller, "varargs": m.varargs, "kwargs": m.kwargs} {
+		if set {
+			given = append(given, &nameNode{name: name})
+		}
 	}
 	c.scope(later, slices.Concat(m.defaults, m.body), &m.shadowed, given...)
 }

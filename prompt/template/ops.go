@@ -311,8 +311,11 @@ func contains(s *state, box, item Value) bool {
 	}
 	items := elements(s, box)
 	s.step(len(items))
-	return slices.ContainsFunc(items, func(e Value) bool { return identical(e, item) || equal(s, e, item) })
+	return slices.ContainsFunc(items, func(e Value) bool { return same(s, e, item) })
 }
+
+// same reports whether an element counts as the one that is looked for.
+func same(s *state, e, item Value) bool { return identical(e, item) || equal(s, e, item) }
 
 // identical is "a is b", as far as that can be determined: equal scalars count as one object.
 func identical(a, b Value) bool { return a == b || a.kind == KindUndefined && b.kind == KindUndefined }

@@ -45,9 +45,8 @@ func (p *parser) fail(format string, args ...any) node {
 	panic(syntaxErrorf(p.cur().line, format, args...))
 }
 
-func (p *parser) unsupported(format string, args ...any) node {
-	panic(unsupportedSyntax(p.cur().line, format, args...))
-}
+// absent returns a node for what Jinja2 supports and this package does not: it fails when it is run.
+func absent(line pos, what string, parts ...node) node { return &absentNode{list{line, parts}, what} }
 
 func (p *parser) enter() {
 	p.depth++
@@ -189,10 +188,21 @@ func (p *parser) statement() node {
 			p.fail("break and continue need a loop around them")
 		}
 		return &loopControlNode{line, t.text == "break"}
-	case "include", "import", "from", "extends", "block", "autoescape", "filter", "with", "print":
-		return p.unsupported("{%% %s %%}", t.text)
+	case "include", "import", "from", "extends", "print":
+		p.skipTag()
+		return absent(line, "{% "+t.text+" %}")
+	case "block", "autoescape", "filter", "with":
+		p.skipTag()
+		return absent(line, "{% "+t.text+" %}", p.block("end"+t.text)...)
 	}
 	return p.fail("Encountered unknown tag '%s'.", t.text)
+}
+
+// skipTag reads what is left of a tag.
+func (p *parser) skipTag() {
+	for p.cur().kind != tokBlockEnd && p.cur().kind != tokEOF {
+		p.next()
+	}
 }
 
 func (p *parser) forStatement(line pos) node {
@@ -207,15 +217,16 @@ func (p *parser) forStatement(line pos) node {
 	if p.skipName("if") {
 		n.test = p.expr(true)
 	}
-	if p.isName("recursive") {
-		p.unsupported("a recursive loop")
-	}
+	recursive := p.skipName("recursive")
 	p.loops++
 	n.body = p.statements("endfor", "else")
 	p.loops--
 	n.loop = reads(n.body, "loop")
 	if p.next().text == "else" {
 		n.orElse = p.block("endfor")
+	}
+	if recursive {
+		return absent(line, "a recursive loop", n)
 	}
 	return n
 }
@@ -244,10 +255,12 @@ func (p *parser) setStatement(line pos) node {
 	if p.skipOp("=") {
 		return &setNode{line, target, p.tuple(true, false)}
 	}
-	if p.isOp("|") {
-		p.unsupported("a filter of a set block")
+	filter := p.filterChain(nil)
+	n := &setBlockNode{pos: line, target: target, body: p.block("endset")}
+	if filter != nil {
+		return absent(line, "a filter of a set block", n)
 	}
-	return &setBlockNode{pos: line, target: target, body: p.block("endset")}
+	return n
 }
 
 // macroBody reads the body of a macro or a call block, up to its end tag.
@@ -256,12 +269,7 @@ func (p *parser) macroBody(m *macroBody, end string) {
 	p.loops = 0
 	m.body = p.block(end)
 	p.loops = loops
-	m.caller = reads(m.body, "caller")
-	for _, name := range []string{"varargs", "kwargs"} {
-		if reads(m.body, name) {
-			p.unsupported("%s in a macro", name)
-		}
-	}
+	m.caller, m.varargs, m.kwargs = reads(m.body, "caller"), reads(m.body, "varargs"), reads(m.body, "kwargs")
 }
 
 func (p *parser) signature(s *macroBody) {

@@ -2,7 +2,6 @@ package template
 
 import (
 	"slices"
-	"strings"
 )
 
 // Expression grammar of Jinja2 3.1, lowest precedence first:
@@ -86,9 +85,9 @@ func (p *parser) compare() node {
 	if op == "" {
 		return left
 	}
-	n := &binaryNode{line, op, left, p.sum(), operators[op]}
-	if p.comparison() != "" {
-		p.unsupported("a chain of comparisons")
+	var n node = &binaryNode{line, op, left, p.sum(), operators[op]}
+	for links := 0; p.comparison() != ""; p.chain(&links) {
+		n = absent(line, "a chain of comparisons", n, p.sum())
 	}
 	return n
 }
@@ -125,8 +124,8 @@ func (p *parser) unary(withFilter bool) node {
 			n = p.test(n)
 		case p.isOp("("):
 			n = p.call(n)
-		case p.isOp("**"):
-			p.unsupported("**")
+		case p.skipOp("**"):
+			n = absent(p.line(), "**", n, p.unary(false))
 		default:
 			return n
 		}
@@ -143,7 +142,7 @@ func (p *parser) primary() node {
 			return &constNode{line, v}
 		}
 		if t.text == "cycler" || t.text == "joiner" || t.text == "lipsum" {
-			p.unsupported("%s()", t.text)
+			return absent(line, t.text+"()")
 		}
 		return &nameNode{line, t.text, false}
 	case tokString:
@@ -217,8 +216,8 @@ func (p *parser) subscript() node {
 	s := &sliceNode{pos: p.line()}
 	if !p.skipOp(":") {
 		n := p.expr(true)
-		if p.isOp(",") {
-			p.unsupported("a tuple as an index")
+		for links := 0; p.skipOp(","); p.chain(&links) {
+			n = absent(s.pos, "a tuple as an index", n, p.expr(true))
 		}
 		if !p.skipOp(":") {
 			return n
@@ -236,25 +235,7 @@ func (p *parser) subscript() node {
 
 func (p *parser) call(n node) node {
 	line := p.line()
-	attr, ok := n.(*attrNode)
-	if ok && slices.Contains(strings.Fields(absentMethods), attr.name) {
-		p.unsupported("the method %s", attr.name)
-	}
-	args := p.callArgs()
-	if ok && strMethods[attr.name] != nil {
-		p.knownArguments(strMethods[attr.name], args)
-	}
-	return &callNode{line, n, args}
-}
-
-// knownArguments refuses arguments that this package does not support.
-func (p *parser) knownArguments(b *builtin, args argNodes) {
-	for i, param := range b.params {
-		name, absent := strings.CutSuffix(param, "!")
-		if absent && (i < len(args.pos) || slices.ContainsFunc(args.kw, func(k kwNode) bool { return k.name == name })) {
-			p.unsupported("the argument %s of %s", name, b.name)
-		}
-	}
+	return &callNode{line, n, p.callArgs()}
 }
 
 // callArgs reads arguments in the order that Jinja2 demands (parser.parse_call_args): positional, by name, *list, **dict. Names may
@@ -295,56 +276,29 @@ func (p *parser) callArgs() (a argNodes) {
 func (p *parser) filterChain(n node) node {
 	for links := 0; p.skipOp("|"); p.chain(&links) {
 		f := &applyNode{pos: p.line(), expr: n}
-		f.fn = p.library("filter", p.ident().text)
+		f.fn = lookUp("filter", p.dotted())
 		if p.isOp("(") {
 			f.args = p.callArgs()
 		}
-		p.knownArguments(f.fn, f.args)
-		p.innerCall(f)
 		n = f
 	}
 	return n
 }
 
-// innerCall removes, from the arguments of map, select and the like, the name of the filter or test that they call on each element.
-func (p *parser) innerCall(f *applyNode) {
-	if f.fn.inner != "" && f.args.list != nil {
-		p.unsupported("a %s whose name is computed", f.fn.inner)
+// dotted reads the name of a filter or test, which may have dots.
+func (p *parser) dotted() string {
+	name := p.ident().text
+	for p.skipOp(".") {
+		name += "." + p.ident().text
 	}
-	if f.fn.inner == "" || len(f.args.pos) <= f.fn.innerAt {
-		return
-	}
-	name, ok := constString(f.args.pos[f.fn.innerAt])
-	if !ok {
-		p.unsupported("a %s whose name is computed", f.fn.inner)
-	}
-	f.inner = p.library(f.fn.inner, name)
-	if f.inner.inner != "" {
-		p.unsupported("%s in %s", name, f.fn.name)
-	}
-	f.args.pos = slices.Delete(f.args.pos, f.fn.innerAt, f.fn.innerAt+1)
-}
-
-// library returns a filter or test by its name. A name that Jinja2 does not know either is refused as well.
-func (p *parser) library(what, name string) *builtin {
-	table, absent := filters, absentFilters
-	if what == "test" {
-		table, absent = tests, absentTests
-	}
-	switch {
-	case table[name] != nil:
-		return table[name]
-	case slices.Contains(strings.Fields(absent), name):
-		p.unsupported("the %s %s", what, name)
-	}
-	panic(&SyntaxError{Line: p.cur().line, Msg: "No " + what + " named " + quotePython(name) + ".", Unsupported: true})
+	return name
 }
 
 func (p *parser) test(n node) node {
 	line := pos(p.next().line)
 	negated := p.skipName("not")
 	t := &applyNode{pos: line, expr: n}
-	t.fn = p.library("test", p.ident().text)
+	t.fn = lookUp("test", p.dotted())
 	switch c := p.cur(); {
 	case p.isOp("("):
 		t.args = p.callArgs()

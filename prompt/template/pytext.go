@@ -124,6 +124,14 @@ func isDigitRune(r rune) bool {
 	return unicode.Is(unicode.Nd, r)
 }
 
+// isNumericRune reports whether r is a number. Ideographs, of which some are, are not supported.
+func isNumericRune(r rune) bool {
+	if unicode.Is(unicode.Han, r) {
+		unsupported("isnumeric of %s", quotePython(string(r)))
+	}
+	return unicode.IsNumber(r)
+}
+
 // allRunes reports whether text is not empty and every character satisfies is.
 func allRunes(s *state, text string, is func(rune) bool) bool {
 	for _, r := range text {

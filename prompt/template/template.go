@@ -4,8 +4,8 @@
 //
 // It supports the tags, filters, tests and methods that chat templates use and related ones, with trim_blocks, lstrip_blocks, loop
 // controls, transformers' tojson, raise_exception, strftime_now, namespace and dict, and the {% generation %} tag. Values follow
-// Python: ordered dicts, float repr, str(dict), Markup. A template that uses other parts of Jinja2 does not compile, and the error
-// names them; integers beyond 64 bits can be printed but not computed with. Source of the rules: jinja2 3.1.6, markupsafe 3.0,
+// Python: ordered dicts, float repr, str(dict), Markup. A rendering that comes to other parts of Jinja2 fails, and the error names
+// them; integers beyond 64 bits can be printed but not computed with. Source of the rules: jinja2 3.1.6, markupsafe 3.0,
 // transformers 5.23 (utils/chat_template_utils.py).
 //
 // The files: lexer and parser read the source into a tree, names finds which variables it reads; eval and expr evaluate the tree;
