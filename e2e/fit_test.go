@@ -31,11 +31,22 @@ type ownEnvoy struct {
 	kind    string // the workers' cluster; "": STATIC, by address
 	path    string // before /v1 in requests
 	second  bool   // a second listener, for something else
+	own     string // the cluster of an ext_proc filter that asks Sightline already
 	still   string // what is found wrong afterwards, for a person to decide
 }
 
 var ownEnvoys = map[string]ownEnvoy{
 	"round robin": {},
+	"Sightline by another name": {own: "sl", filters: `
+          - name: envoy.filters.http.ext_proc
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
+              grpc_service: { envoy_grpc: { cluster_name: sl }, timeout: 1s }
+              failure_mode_allow: true
+              message_timeout: 2s
+              allow_mode_override: true
+              processing_mode: { request_header_mode: SEND, response_header_mode: SEND, request_body_mode: BUFFERED, response_body_mode: NONE }`,
+		still: "sightline_health"},
 	"authentication and a buffer": {filters: `
           - name: jwt
             typed_config:
@@ -76,7 +87,7 @@ var ownEnvoys = map[string]ownEnvoy{
 }
 
 // yaml is the whole file.
-func (o ownEnvoy) yaml(listen, second, admin, web string, workers []string) string {
+func (o ownEnvoy) yaml(listen, second, admin, web, sightline string, workers []string) string {
 	address := func(addr string) string {
 		host, port, _ := net.SplitHostPort(addr)
 		if o.kind == "STRICT_DNS" {
@@ -122,6 +133,12 @@ func (o ownEnvoy) yaml(listen, second, admin, web string, workers []string) stri
 	o.kind = ""
 	cluster("web", "STATIC", web)
 	cluster("theirs", "STATIC", "127.0.0.1:1")
+	if o.own != "" {
+		cluster(o.own, "STATIC", sightline)
+		b.WriteString("    typed_extension_protocol_options:\n      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:\n" +
+			"        \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions\n" +
+			"        explicit_http_config: { http2_protocol_options: {} }\n")
+	}
 	return b.String()
 }
 
@@ -197,7 +214,7 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 			o := ownEnvoys[name]
 			listen, admin := freeAddr(t), freeAddr(t)
 			mine := write(filepath.Join(dir, fmt.Sprint(i, ".yaml")),
-				[]byte(o.yaml(listen, freeAddr(t), admin, web.Listener.Addr().String(), workers)))
+				[]byte(o.yaml(listen, freeAddr(t), admin, web.Listener.Addr().String(), fmt.Sprint(keys["listen"]), workers)))
 			status, before, _ := fits(mine)
 			wanted := missing.FindAllString(before, -1)
 			if status != 1 || len(wanted) < 8 {
@@ -249,6 +266,10 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 			}
 
 			l.URL = "http://" + listen + o.path
+			entries := func(kind string) float64 {
+				return metricOf(t, l.Admin, "sightline_access_log_entries_total", `kind="`+kind+`"`)
+			}
+			started, ended := entries("started"), entries("ended")
 			url := dataURL(photo(uint64(400 + i)))
 			first := ask(t, l, "What is this?", url)
 			if first.status != http.StatusOK || first.worker < 0 {
@@ -267,6 +288,10 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 					return err == nil && gjson.GetBytes(last, "0.reported_cached_tokens").Int() == int64(r.cached)
 				})
 			}
+			eventually(t, "the access logs have told both ends of each request", func() bool {
+				n := float64(1 + len(workers))
+				return entries("started") == started+n && entries("ended") == ended+n && metricOf(t, l.Admin, "sightline_requests_open", "") == 0
+			})
 			if strings.Contains(o.hosts, "cluster: web") { // the other service has its clients' headers
 				req, err := http.NewRequest(http.MethodPost, "http://"+listen+"/v1/chat/completions", strings.NewReader("{}"))
 				if err != nil {

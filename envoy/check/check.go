@@ -135,6 +135,8 @@ type site struct {
 	hosts    []host
 	ours     placed[*extprocv3.ExternalProcessor] // nil: none
 	name     string                               // of our filter
+	grpc     any                                  // how access logs reach Sightline: a grpc_service
+	logs     []string                             // clusters of the generator's to which access logs go, one for each Sightline
 	index    int                                  // of our filter, or of the router filter before which it must be
 	router   int
 }
@@ -378,9 +380,12 @@ func (c *checker) isSightline(g *corev3.GrpcService) bool {
 		return true
 	}
 	there, ok := c.cluster(name)
-	wanted := strings.Split(strings.ReplaceAll(c.want.Options.Sightline, " ", ""), ",")
-	return ok && slices.ContainsFunc(addresses(there.of.GetLoadAssignment()), func(a string) bool { return slices.Contains(wanted, a) }) ||
-		slices.Contains(wanted, name)
+	return ok && c.has(there.of, c.sightlineAddrs()) || slices.Contains(c.sightlineAddrs(), name)
+}
+
+// sightlineAddrs returns the addresses at which Sightline is reached.
+func (c *checker) sightlineAddrs() []string {
+	return strings.Split(strings.ReplaceAll(c.want.Options.Sightline, " ", ""), ",")
 }
 
 // kind returns the extension that a configuration is for, independent of its name: jwt_authn for

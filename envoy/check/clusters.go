@@ -328,7 +328,7 @@ func (c *checker) sightlines(s *site, name string) {
 	gen := path{"static_resources", "clusters", 0}
 	there, ok := c.cluster(name)
 	for i, part := range c.parts() {
-		if _, ok := c.cluster(part); !ok && name == "sightline" {
+		if _, ok := c.cluster(part); !ok && (part == name || slices.Contains(s.logs, part)) {
 			c.miss("cluster "+part, "add", "Sightline's address; a hanging instance is detected by its health check instead of by each request.",
 				path{"static_resources", "clusters"}, path{"static_resources", "clusters", i}, nil)
 		}
@@ -340,8 +340,7 @@ func (c *checker) sightlines(s *site, name string) {
 		return
 	}
 	o, _ := as[*upstreamv3.HttpProtocolOptions](there.of.GetTypedExtensionProtocolOptions()[httpOptions])
-	if o.GetExplicitHttpConfig().GetHttp2ProtocolOptions() == nil && o.GetAutoConfig() == nil && o.GetUseDownstreamProtocolConfig() == nil &&
-		there.of.GetHttp2ProtocolOptions() == nil { //nolint:staticcheck // deprecated, and still in people's files
+	if !speaksHTTP2(there.of) {
 		c.find("sightline_http2", there.at.to("typed_extension_protocol_options"), "HTTP/1")
 	}
 	if w := o.GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetInitialStreamWindowSize(); w != nil && w.GetValue() < 1<<20 {
@@ -355,6 +354,12 @@ func (c *checker) sightlines(s *site, name string) {
 		c.as(severity, "sightline_health", there.at.to("health_checks"), "none, or not used: a panic threshold above 0")
 	}
 	c.breakers(there, false, gen.to("circuit_breakers"))
+}
+
+func speaksHTTP2(of *clusterv3.Cluster) bool {
+	o, _ := as[*upstreamv3.HttpProtocolOptions](of.GetTypedExtensionProtocolOptions()[httpOptions])
+	return o.GetExplicitHttpConfig().GetHttp2ProtocolOptions() != nil || o.GetAutoConfig() != nil || o.GetUseDownstreamProtocolConfig() != nil ||
+		of.GetHttp2ProtocolOptions() != nil //nolint:staticcheck // deprecated, and still in people's files
 }
 
 // parts returns the names of the clusters that the generator makes for Sightline.

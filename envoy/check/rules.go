@@ -22,6 +22,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -80,7 +81,7 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 			s.router = min(s.router, i)
 		}
 	}
-	cluster := "sightline"
+	s.grpc = object("envoy_grpc", object("cluster_name", c.sightlineHere()))
 	if s.ours.of == nil {
 		s.index, s.name = s.router, filterName
 		for _, f := range s.hcm.GetHttpFilters() {
@@ -90,10 +91,13 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 		}
 		c.miss("filter", "add before ["+strconv.Itoa(s.router)+"]",
 			"Sightline is asked, after all other filters and before the router; the request goes on "+
-				"balanced if it does not answer in time.", s.at.to("http_filters"), genFilter, named(s.name))
+				"balanced if it does not answer in time.", s.at.to("http_filters"), genFilter, func(v any) any {
+				asks := path{"typed_config", "grpc_service", "envoy_grpc", "cluster_name"}
+				return set(set(v, path{"name"}, s.name), asks, c.sightlineHere())
+			})
 	} else {
 		c.processor(s, s.ours.of, s.ours.at)
-		cluster = s.ours.of.GetGrpcService().GetEnvoyGrpc().GetClusterName()
+		s.grpc = asked(s.ours.of.GetGrpcService())
 	}
 	c.counts(s)
 	c.filters(s)
@@ -102,9 +106,35 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 	c.tenant(s, routes)
 	c.log(s)
 	c.timeouts(s)
-	if cluster != "" {
-		c.sightlines(s, cluster)
+	if name, ok := get(s.grpc, path{"envoy_grpc", "cluster_name"}); ok {
+		c.sightlines(s, fmt.Sprint(name))
 	}
+}
+
+// sightlineHere returns the cluster by which Sightline is reached: one that has all of its addresses, or else the generator's.
+func (c *checker) sightlineHere() string {
+	_, there := c.cluster("sightline")
+	for i := 0; i < len(c.clusters) && !there; i++ {
+		all := speaksHTTP2(c.clusters[i].of)
+		for _, addr := range c.sightlineAddrs() {
+			all = all && c.has(c.clusters[i].of, []string{addr})
+		}
+		if all {
+			return c.clusters[i].of.GetName()
+		}
+	}
+	return "sightline"
+}
+
+// asked returns how access logs reach the Sightline that a filter asks: by the same cluster or target, with the same credentials.
+// A filter's timeout is an answer's; on a log it would end the stream.
+func asked(g *corev3.GrpcService) any {
+	g, _ = proto.Clone(g).(*corev3.GrpcService)
+	g.Timeout = nil
+	g.InitialMetadata = slices.DeleteFunc(g.GetInitialMetadata(), func(kv *corev3.HeaderValue) bool {
+		return strings.HasPrefix(kv.GetKey(), "x-sightline-")
+	})
+	return plain(g)
 }
 
 // counts checks, if token_usage is set, for the filter that reads the engine's token counts from answers. Envoy has it since 1.40.
@@ -117,10 +147,6 @@ func (c *checker) counts(s *site) {
 	c.miss("token counts", "add before ["+strconv.Itoa(s.index)+"]",
 		"The engine's own counts come back to Sightline (envoy.token_usage). Needs Envoy 1.40.",
 		s.at.to("http_filters"), genCounts, nil)
-}
-
-func named(name string) func(any) any {
-	return func(v any) any { return set(v, path{"name"}, name) }
 }
 
 // failure checks what happens to requests that Sightline does not answer.
@@ -162,6 +188,9 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	}
 	if !slices.Contains(p.GetMetadataOptions().GetReceivingNamespaces().GetUntyped(), "sightline") {
 		c.find("metadata", at.to("metadata_options"), "sightline is not received")
+		list := path{"metadata_options", "receiving_namespaces", "untyped"}
+		c.miss("metadata", "add", "The choice and the decision's id come as metadata of this namespace.", slices.Concat(at, list),
+			slices.Concat(genFilter.to("typed_config"), list.to(0)), nil)
 	}
 	if !slices.Contains(p.GetResponseAttributes(), "upstream.address") {
 		c.find("response_attributes", at.to("response_attributes"), p.GetResponseAttributes())
@@ -471,11 +500,13 @@ func (c *checker) log(s *site) {
 	read := func(list []*accesslogv3.AccessLog, at path) (found bool) {
 		for i, l := range list {
 			a, ok := as[*alsv3.HttpGrpcAccessLogConfig](l.GetTypedConfig())
-			if !ok || !c.isSightline(a.GetCommonConfig().GetGrpcService()) {
+			g, named := a.GetCommonConfig().GetGrpcService(), a.GetCommonConfig().GetLogName() == "sightline"
+			if !ok || !c.isSightline(g) && (!named || g.GetEnvoyGrpc().GetClusterName() == "") {
 				continue
 			}
 			found = true
 			at := at.to(i, "typed_config")
+			c.logsTo(s, g.GetEnvoyGrpc().GetClusterName(), at.to("common_config", "grpc_service"))
 			if !slices.Contains(a.GetAdditionalRequestHeadersToLog(), "x-sightline-id") {
 				c.find("access_log_id", at.to("additional_request_headers_to_log"), a.GetAdditionalRequestHeadersToLog())
 			}
@@ -491,7 +522,7 @@ func (c *checker) log(s *site) {
 	const why = "Sightline knows each worker's load and health by it."
 	if !read(s.hcm.GetAccessLog(), s.at.to("access_log")) {
 		c.find("access_log", s.at.to("access_log"), "none to Sightline")
-		c.logs("log of ends", "How requests ended. "+why, s.at.to("access_log"), genManager.to("access_log"))
+		c.logs(s, "log of ends", "How requests ended. "+why, s.at.to("access_log"), genManager.to("access_log"))
 	}
 	if s.router == len(s.hcm.GetHttpFilters()) {
 		return
@@ -508,7 +539,7 @@ func (c *checker) log(s *site) {
 		}
 	}
 	if !read(r.GetUpstreamLog(), at.to("upstream_log")) {
-		c.logs("log of begins", "Which worker has a request, and which attempts failed. "+why, at.to("upstream_log"),
+		c.logs(s, "log of begins", "Which worker has a request, and which attempts failed. "+why, at.to("upstream_log"),
 			genRouter.to("upstream_log"))
 	}
 	if !r.GetUpstreamLogOptions().GetFlushUpstreamLogOnUpstreamStream() {
@@ -518,16 +549,43 @@ func (c *checker) log(s *site) {
 	}
 }
 
-// logs adds the generator's access logs, one to each Sightline.
-func (c *checker) logs(name, why string, at, from path) {
-	n := len(c.parts())
-	for i := range max(1, n-1) {
-		label := name
+// logs adds the generator's access logs, one to each Sightline; the log to a single one goes where its filter asks.
+func (c *checker) logs(s *site, name, why string, at, from path) {
+	parts := c.parts()
+	for i := range max(1, len(parts)-1) {
+		label, to := name, s.grpc
 		if i > 0 {
 			label = fmt.Sprint(name, " ", i+1)
 		}
-		c.miss(label, "add", why, at, from.to(nth{"envoy.access_loggers.http_grpc", i}), nil)
+		if len(parts) > 1 {
+			to = nil
+			s.logs = append(s.logs, parts[i+1])
+		}
+		c.miss(label, "add", why, at, from.to(nth{"envoy.access_loggers.http_grpc", i}), func(v any) any {
+			if to == nil {
+				return v
+			}
+			return set(v, path{"typed_config", "common_config", "grpc_service"}, to)
+		})
 	}
+}
+
+// logsTo checks that the cluster exists to which an access log goes: Envoy starts without it, and drops the entries.
+func (c *checker) logsTo(s *site, name string, at path) {
+	if _, ok := c.cluster(name); ok || name == "" {
+		return
+	}
+	c.find("cluster_unknown", at, name)
+	if parts := c.parts(); len(parts) > 1 && slices.Contains(parts, name) {
+		s.logs = append(s.logs, name)
+		return
+	}
+	if to, _ := get(s.grpc, path{"envoy_grpc", "cluster_name"}); to == name {
+		return // its filter names it too
+	}
+	c.miss("log to Sightline", "set", "The cluster that this log names is not there: no entry arrives.", at,
+		genManager.to("access_log", nth{"envoy.access_loggers.http_grpc", 0}, "typed_config", "common_config", "grpc_service"),
+		func(any) any { return s.grpc })
 }
 
 // timeouts checks the idle timeouts: an engine may compute for minutes before the first byte, and between bytes.
