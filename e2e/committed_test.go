@@ -142,7 +142,7 @@ func serveCommitted(t *testing.T, file, release string) {
 		})
 	}
 	if name != "envoy-1.36.yaml" { // which cannot limit it
-		for _, path := range []string{"/quitquitquit", "/healthcheck/fail", "/drain_listeners?graceful", "/logging?level=trace"} {
+		for _, path := range []string{"/quitquitquit", "/drain_listeners", "/healthcheck/other", "/logging?level=trace"} {
 			res, err := w.client.Post("http://"+at["9901"]+path, "text/plain", nil)
 			if err != nil {
 				t.Fatalf("POST %s at Envoy's admin address: %v", path, err)

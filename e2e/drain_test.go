@@ -1,6 +1,10 @@
 package e2e
 
 import (
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -76,5 +80,38 @@ func TestBackAtOnce(t *testing.T) {
 		if r := s.send(body, stream, 30*time.Second); r.failed() || !r.decided {
 			t.Errorf("the first request then: status %d, %v, decided: %v", r.status, r.err, r.decided)
 		}
+	}
+}
+
+// Envoy ends by the example's hook: the printed admin page lets it in, a long answer that is on its way arrives to its end, and only then
+// the hook returns.
+func TestEnvoyEndsGracefully(t *testing.T) {
+	t.Parallel()
+	l := startLab(t, func(o *lab.Options) { o.Speed = 0.5 })
+	body := fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":200,"messages":[{"role":"user","content":"go on"}]}`, lab.ModelName)
+	res, err := http.Post(l.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	whole, before := make(chan string, 1), time.Now()
+	go func() {
+		text, err := io.ReadAll(res.Body)
+		whole <- fmt.Sprint(string(text), err)
+	}()
+	out, err := exec.CommandContext(t.Context(), "bash", "../examples/envoy/end.sh", l.EnvoyAdmin, "60").CombinedOutput()
+	if err != nil {
+		t.Fatalf("the hook: %v\n%s", err, out)
+	}
+	select {
+	case text := <-whole:
+		if !strings.HasSuffix(text, "data: [DONE]\n\n<nil>") {
+			t.Errorf("the answer ends with %q, want [DONE]", text[max(0, len(text)-200):])
+		}
+	default:
+		t.Errorf("the hook returned after %v, and the answer has not ended", time.Since(before))
+	}
+	if _, err := lab.Get("http://" + l.EnvoyAdmin + "/ready"); err == nil {
+		t.Error("Envoy is ready, want its health checks to fail")
 	}
 }

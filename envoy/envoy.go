@@ -153,6 +153,12 @@ type hostPort struct {
 // IsIP reports whether the host is an IP address rather than a name.
 func (h hostPort) IsIP() bool { _, err := netip.ParseAddr(h.Host); return err == nil }
 
+// IsLoopback reports whether only this machine reaches the address.
+func (h hostPort) IsLoopback() bool {
+	ip, err := netip.ParseAddr(h.Host)
+	return err == nil && ip.IsLoopback()
+}
+
 // split parses host:port. needIP requires an IP address, for places where Envoy does not resolve names.
 func split(key, addr string, needIP bool) (hostPort, error) {
 	host, port, err := net.SplitHostPort(addr)

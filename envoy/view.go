@@ -162,7 +162,8 @@ func (v *view) sightlines(r *reader) (peers []hostPort) {
 	return peers
 }
 
-// adminPaths are Envoy's admin pages that show its state and change nothing. /stats/recentlookups is not among them: it can be
+// adminPaths are Envoy's admin pages that show its state and change nothing; on loopback the template adds those that end it
+// gracefully. /stats/recentlookups is not among them: it can be
 // switched on.
 const adminPaths = "help|ready|server_info|config_dump|init_dump|clusters|listeners|certs|memory|runtime|hot_restart_version|stats|" +
 	"stats/prometheus"

@@ -141,6 +141,9 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 	"admin_paths": {"SL0410", Note, "allow_paths that only show something",
 		"take admin over from what \"sightline envoy\" prints: a browser " +
 			"here can send POST /quitquitquit for any site's page"},
+	"request_bursts": {"SL0407", Warning, "http.max_requests_per_io_cycle: 1",
+		"layered_runtime with it, as \"sightline envoy --for\" prints it: a client that resets its requests at once has Sightline " +
+			"asked for all of them"},
 	"worker_health": {"SL0410", Note, "either",
 		"health_checks: [{ timeout: 1s, interval: 1s, unhealthy_threshold: 2, healthy_threshold: 1, " +
 			"http_health_check: { path: /health } }]: requests without a choice go to dead workers"},

@@ -311,6 +311,11 @@ func TestMistakes(t *testing.T) {
 		{"connect_timeout", "    connect_timeout: 0.25s\n    # The default of 1024",
 			"    connect_timeout: 5s\n    # The default of 1024", "clusters[1].connect_timeout", "5s"},
 		{"overload_limits", "envoy.extensions.resource_monitors.fixed_heap.v3", "mine", "overload_manager", "no limit of memory"},
+		{"request_bursts", "http.max_requests_per_io_cycle: 1", "http.max_requests_per_io_cycle: 1000",
+			`layered_runtime.layers[0].static_layer["http.max_requests_per_io_cycle"]`, "1000"},
+		{"request_bursts", "http.max_requests_per_io_cycle: 1", "http: { max_requests_per_io_cycle: 17 }",
+			"layered_runtime.layers[0].static_layer.http.max_requests_per_io_cycle", "17"},
+		{"request_bursts", "http.max_requests_per_io_cycle: 1", "overload.other: 1", "layered_runtime.layers", "4294967295"},
 		{"admin_paths", "  allow_paths:", "  ignored:", "admin.allow_paths", "all pages"},
 		{"one_address", "=http_header_name: x-target-worker ", "http_header_name: x-gateway-destination-endpoint ",
 			"original_dst_lb_config.http_header_name", "x-gateway-destination-endpoint"},
@@ -515,6 +520,41 @@ func TestNames(t *testing.T) {
 		if err != nil || found != wrong || i >= 0 && !strings.Contains(pieces[i].YAML, "dns_lookup_family: V4_PREFERRED") ||
 			(i >= 0) != (wrong && family != "V6_ONLY") {
 			t.Errorf("%q: %v, found %v, piece %d", family, err, found, i)
+		}
+	}
+}
+
+// TestStrangers: a cluster that has neither an address nor a port of a worker is not changed, also if its names do not resolve here.
+func TestStrangers(t *testing.T) {
+	named := strings.NewReplacer("type: STATIC", "type: STRICT_DNS",
+		"address: 127.0.0.1, port_value: 8001", "address: a.example, port_value: 80",
+		"address: 127.0.0.1, port_value: 8002", "address: b.example, port_value: 80").Replace(user)
+	for _, c := range []struct {
+		text     string
+		workers  []string
+		clusters []string
+		found    string // of which_clusters and worker_unknown
+	}{
+		{named, []string{"10.0.0.1:8000", "10.0.0.2:8000"}, nil, "which_clusters"},
+		{named, []string{"w-1:8000"}, nil, "which_clusters"},
+		{named, []string{"w-1:8000"}, []string{"vllm"}, "worker_unknown"},
+		{named, []string{"10.0.0.1:80"}, nil, ""},
+		{named, nil, nil, ""},
+		{user, []string{"10.0.0.1:8000"}, nil, "which_clusters"},
+		{user, []string{"10.0.0.1:8001"}, nil, "worker_unknown"},
+		{user, []string{"w-1:8001"}, nil, ""}, // a name that does not resolve here
+		{user, []string{"w-1:8009", "127.0.0.1:8001"}, nil, "worker_unknown"},
+	} {
+		b, w := read(t, c.text), Want{Options: envoy.Default(), Clusters: c.clusters}
+		w.Workers = c.workers
+		got := ""
+		for _, f := range Run(b, w) {
+			if f.Name == "which_clusters" || f.Name == "worker_unknown" {
+				got = f.Name
+			}
+		}
+		if pieces := must(Missing(b, w)); got != c.found || (len(pieces) == 0) != (c.found == "which_clusters") {
+			t.Errorf("%v of %v: got %q with %d pieces, want %q", c.workers, c.clusters, got, len(pieces), c.found)
 		}
 	}
 }

@@ -156,33 +156,46 @@ func (c *checker) unknown(name string, there placed[*clusterv3.Cluster]) {
 	}
 	written := c.endpointsOf(there.of)
 	have := ofLive(c.live[name])
+	hidden := map[string]bool{} // ports at names that do not resolve here
 	if len(have) == 0 {
-		have = c.ips(written)
+		for _, a := range written {
+			ips := c.ips([]string{a})
+			have = append(have, ips...)
+			if host, port, _ := net.SplitHostPort(a); len(ips) == 0 && host != "" {
+				hidden[port] = true
+			}
+		}
 	}
-	if len(have) == 0 && (there.of.GetType() == clusterv3.Cluster_EDS || slices.ContainsFunc(written, isName)) {
+	if len(written)+len(have) == 0 && there.of.GetType() == clusterv3.Cluster_EDS {
 		return // not known here
 	}
 	var lacking []string
 	known := 0
 	for _, w := range c.want.Workers {
-		if slices.Contains(written, w) && !isName(w) {
+		ips := c.ips([]string{w})
+		_, port, _ := net.SplitHostPort(w)
+		atPort := func(a string) bool { return strings.HasSuffix(a, ":"+port) }
+		lost := slices.DeleteFunc(slices.Clone(ips), func(ip string) bool { return slices.Contains(have, ip) })
+		switch {
+		case len(lost) == 0 && (len(ips) > 0 || slices.Contains(written, w)):
 			known++
-			continue
+		case hidden[port]: // it may be there
+		case len(ips) > 0:
+			lacking = append(lacking, lost...)
+		case !slices.ContainsFunc(have, atPort):
+			lacking = append(lacking, w)
 		}
-		for _, ip := range c.ips([]string{w}) { // none: its name does not resolve here
-			if slices.Contains(have, ip) {
-				known++
-			} else {
-				lacking = append(lacking, ip)
-			}
-		}
+	}
+	shown := have
+	if len(shown) == 0 {
+		shown = written
 	}
 	severity := Warning
 	if known == 0 {
 		severity = Error // no choice can be followed
 	}
 	for _, addr := range lacking {
-		c.as(severity, "worker_unknown", there.at.to("load_assignment"), "no endpoint "+addr+"; there are "+some(have))
+		c.as(severity, "worker_unknown", there.at.to("load_assignment"), "no endpoint "+addr+"; there are "+some(shown))
 	}
 }
 
@@ -358,8 +371,9 @@ func (c *checker) sightlines(s *site, name string) {
 
 func speaksHTTP2(of *clusterv3.Cluster) bool {
 	o, _ := as[*upstreamv3.HttpProtocolOptions](of.GetTypedExtensionProtocolOptions()[httpOptions])
-	return o.GetExplicitHttpConfig().GetHttp2ProtocolOptions() != nil || o.GetAutoConfig() != nil || o.GetUseDownstreamProtocolConfig() != nil ||
-		of.GetHttp2ProtocolOptions() != nil //nolint:staticcheck // deprecated, and still in people's files
+	old := of.GetHttp2ProtocolOptions() //nolint:staticcheck // deprecated, and still in people's files
+	return o.GetExplicitHttpConfig().GetHttp2ProtocolOptions() != nil || o.GetAutoConfig() != nil ||
+		o.GetUseDownstreamProtocolConfig() != nil || old != nil
 }
 
 // parts returns the names of the clusters that the generator makes for Sightline.

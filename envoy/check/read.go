@@ -53,6 +53,7 @@ type Bootstrap struct {
 	live      map[string][]endpoint                          // of a running Envoy's clusters, as it resolved and checked them
 	unlimited []string                                       // what the overload manager does not limit
 	adminOpen bool                                           // the admin page takes what changes the process
+	layers    *bootstrapv3.LayeredRuntime
 }
 
 type endpoint struct {
@@ -337,6 +338,7 @@ func (b *Bootstrap) addStatic(boot *bootstrapv3.Bootstrap) {
 		b.unlimited = append(b.unlimited, "clients' connections")
 	}
 	b.adminOpen = boot.GetAdmin().GetAddress() != nil && len(boot.GetAdmin().GetAllowPaths()) == 0
+	b.layers = boot.GetLayeredRuntime()
 	at := path{"static_resources"}
 	for i, l := range boot.GetStaticResources().GetListeners() {
 		b.listeners = append(b.listeners, placed[*listenerv3.Listener]{at.to("listeners", i), l})

@@ -46,7 +46,8 @@ var unneeded = map[string]string{
 	`override_host_sources\[0\]\.metadata\.path|fallback_policy`: "Envoy's demand",
 	`overload_manager\.loadshed_points`: "how overload is met is the operator's choice, once " +
 		"there is a limit of memory",
-	`explicit_http_config`: "Envoy's demand",
+	`explicit_http_config`:        "Envoy's demand",
+	`layers\[1\](\.admin_layer)?`: "for changes at the admin page, as Envoy has without layers",
 	`overload_manager\.(refresh_interval|buffer_factory_config)|max_heap_size_bytes|max_active_downstream_connections|triggers|http_filters\[1\]\.typed_config`: "Envoy's demand, or its default",
 }
 

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/denied"
@@ -68,7 +69,42 @@ func (c *checker) process() {
 	if minor, known := minorOf(c.Envoy); c.adminOpen && (!known || minor >= 37) {
 		c.find("admin_paths", path{"admin", "allow_paths"}, "all pages")
 	}
+	c.bursts()
 }
+
+// bursts checks that a connection's requests are read one by one: a client that resets each request at once otherwise opens
+// thousands of streams to Sightline in one turn of Envoy's loop. Of two layers with a value the later counts.
+func (c *checker) bursts() {
+	const key = "http.max_requests_per_io_cycle"
+	at, got := path{"layered_runtime"}, "4294967295, Envoy's default"
+	from := at
+	for i, layer := range c.layers.GetLayers() {
+		static := path{"layered_runtime", "layers", i, "static_layer"}
+		for _, in := range []path{{key}, {"http", "max_requests_per_io_cycle"}} {
+			v := structpb.NewStructValue(layer.GetStaticLayer())
+			for _, name := range in {
+				v = v.GetStructValue().GetFields()[fmt.Sprint(name)]
+			}
+			if n, err := strconv.ParseFloat(cmp.Or(v.GetStringValue(), fmt.Sprint(v.GetNumberValue())), 64); v != nil && err == nil {
+				at, got = slices.Concat(static, in), map[bool]string{false: fmt.Sprint(n)}[n >= 1 && n <= maxPerCycle]
+				from = path{"layered_runtime", "layers", 0, "static_layer", key}
+			}
+		}
+	}
+	if got == "" {
+		return
+	}
+	how := "set"
+	if len(at) == 1 && c.layers != nil {
+		at, from, how = at.to("layers"), from.to("layers", 0), "add"
+	}
+	c.find("request_bursts", at, key+": "+got)
+	c.miss("request_bursts", how, "Of one connection Envoy begins so many requests at once: a client that resets them has Sightline "+
+		"asked for thousands.", at, from, nil)
+}
+
+// maxPerCycle is the largest number of requests that one connection may begin in a turn of Envoy's loop.
+const maxPerCycle = 16
 
 // site applies the rules to an HTTP connection manager that inference requests pass.
 func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {

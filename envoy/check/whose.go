@@ -37,6 +37,11 @@ func (c *checker) identify() bool {
 		return true
 	}
 	groups, follow := c.led()
+	if len(groups) == 1 && len(follow) == 0 && !slices.ContainsFunc(groups[0], c.mayBe) {
+		c.find("which_clusters", path{"static_resources", "clusters"}, "POST /v1/chat/completions is led to "+strings.Join(groups[0], ", ")+
+			", which has no worker's address or port")
+		return false
+	}
 	if len(groups) < 2 {
 		return true
 	}
@@ -135,6 +140,12 @@ func (c *checker) ips(addrs []string) (out []string) {
 		}
 	}
 	return out
+}
+
+// mayBe reports whether a cluster may be the workers': one of them has a port of it, or not all of either is known.
+func (c *checker) mayBe(name string) bool {
+	there, ok := c.cluster(name)
+	return !ok || len(c.want.Workers) == 0 || len(c.endpointsOf(there.of)) == 0 || c.portOfWorkers(name)
 }
 
 // portOfWorkers reports whether a cluster has an endpoint with the port of a worker.
