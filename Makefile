@@ -155,7 +155,7 @@ generated: build ## print again what is committed as printed: the envoy.yaml of 
 race: ## the concurrent rooms under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test $(POISON) -race -skip '^TestUsersChange$$' -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./media/... ./mmhash/... ./workers/... ./prompt/tokenizer/... ./app/registry ./app/serve ./app/admin
 
-sim: build ## the choice beside other routers' rules on a simulated fleet: what its goals are about, and which are reached (seven minutes; fails where one is not); SEED=2, TRACE=mooncake_conversation.jsonl.gz
+sim: build ## the choice beside other routers' rules on a simulated fleet: what its goals are about, and which are reached (seven minutes); SEED=2, TRACE=mooncake_conversation.jsonl.gz
 	$(LAB) sim --goals --seed $(or $(SEED),1) $(if $(TRACE),--trace $(TRACE))
 
 sim-all: build ## every scenario at every load under every rule, and the page bin/sim.html (twenty minutes on two cores); TRACE= as above
@@ -273,6 +273,20 @@ soak: ## what wears a router out, for D=30m: nothing that comes again, made-up n
 soak-index: ## millions of steps of the index's model checker, and 1,020 workers behind bad wires, 300 of them without a replay, of 120 only one rank, under the race detector
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay|Reused' ./indexer ./indexer/stream
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./lab/sim
+
+# What make test does not run, the short ones first. Some fetch gigabytes; GOLDEN=DIR MODELS=DIR adds conformance.
+CHECKS ?= lint vuln page signals upgrade race fuzz cost memory chaos soak-media soak-index bench bench-envoy bench-media bench-index bench-events \
+  bench-restart bench-fleet bench-peers bench-large sim differential contract clients e2e-dynamo e2e-llmd e2e-compose e2e-gateway \
+  differential-vllm e2e-vllm smuggle bench-rivals release-test soak $(if $(GOLDEN),conformance)
+.PHONY: all-checks
+all-checks: ## before a release: every target that make test lacks, one after another (a day), each with its outcome in docs/reliability.md; CHECKS="race chaos" runs some
+	@mkdir -p $(CACHE)/checks; for c in $(CHECKS); do \
+	  begun=$$(date +%s); $(MAKE) --no-print-directory $$c > $(CACHE)/checks/$$c.log 2>&1 && is=passed || is="**failed**"; \
+	  grep -qE "NOT (CHECKED|RUN|RENDERED|VALIDATED)|CANNOT BE HAD" $(CACHE)/checks/$$c.log && is="$$is, a part not run"; \
+	  row="| \`make $$c\` | $$is | $$(( ($$(date +%s) - begun + 59) / 60 )) min | $$(date +%F) | $$(git rev-parse --short=8 HEAD) |"; echo "$$row"; \
+	  awk -v row="$$row" -v key="| \`make $$c\` |" '$$0 == "<!-- /checks -->" && !done { print row } index($$0, key) == 1 { print row; done = 1; next } 1' \
+	    docs/reliability.md > $(CACHE)/checks/page && cp $(CACHE)/checks/page docs/reliability.md; \
+	done; ! grep -q '| \*\*failed\*\* |' docs/reliability.md
 
 clean:
 	rm -rf bin .cache
