@@ -134,6 +134,13 @@ contract: ## our rules of one vLLM release beside its own Python files, without 
 	@$(CONTRACT)/python/bin/python -W ignore engine/vllm/contract/contract.py $(CONTRACT) $(CONTRACT)/facts.json.gz 2> $(CONTRACT)/log || { tail -n 20 $(CONTRACT)/log; exit 1; }
 	SIGHTLINE_CONTRACT=$(CONTRACT)/facts.json.gz $(GO) test $(POISON) -count=1 -run '^TestContract' ./engine/vllm
 	@test -z "$(KEEP)" || cp $(CONTRACT)/facts.json.gz engine/vllm/testdata/contract/$(VLLM).json.gz
+	@$(MAKE) --no-print-directory contract-fields ENGINE=vllm RELEASE=$(VLLM) ROOT=$(CONTRACT)
+
+.PHONY: contract-fields
+contract-fields: ## each field of one release's requests is read, harmless, removed or ends the prediction: ENGINE=sglang RELEASE=0.5.23 (its wheel is fetched); KEEP=1
+	@engine/testdata/requests/dump.sh $(ENGINE) $(RELEASE) $(or $(ROOT),$(CACHE)/$(ENGINE)-$(RELEASE)) $(CACHE)/requests.json
+	SIGHTLINE_REQUESTS=$(CACHE)/requests.json $(GO) test -count=1 -run '^TestRequestFields$$' ./engine
+	@test -z "$(KEEP)" || cp $(CACHE)/requests.json engine/testdata/requests/$(ENGINE)-$(RELEASE).json
 
 DYNAMO := 1.6.1
 .PHONY: e2e-dynamo

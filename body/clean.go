@@ -49,8 +49,8 @@ func refuse(format string, args ...any) error {
 // *Refused: a content part with a uuid and no data, too many fields, or a body that was not scanned and may contain fields. Cost:
 // one pass over the skeleton, or over the body if there is none.
 //
-// If salt is not nil, the body's own cache_salt is removed too, and nvext's, and *salt is inserted, without escapes; "": nothing is
-// inserted. With hints, the fields that say what caches should keep are left (denied.Field.Hint).
+// If salt is not nil, the body's own cache_salt is removed too and *salt is inserted, without escapes; "": nothing is inserted.
+// With hints, the fields that say what caches should keep are left (denied.Field.Hint).
 func Clean(pieces [][]byte, s *Skeleton, bad error, salt *string, hints bool, removed func(field string)) ([]Edit, error) {
 	if s.JSON() == "" {
 		err := judgeUnread(pieces, bad, hints)
@@ -114,7 +114,7 @@ func (c *cleaner) object(scope denied.Scope) {
 		}
 		isNull := c.in.Peek() == 'n'
 		f := scope.Field(key)
-		if key == saltKey && c.salt != nil && (own || scope == denied.InExtra) {
+		if own && key == saltKey {
 			f = &denied.Field{Name: saltKey}
 		}
 		if f != nil && !(f.Hint() && c.hints) {

@@ -112,26 +112,21 @@ func TestCleanSalt(t *testing.T) {
 	}
 }
 
-// TestCleanHints: what clients say about caches is removed, or left to those who are trusted; another tenant's salt never stays.
+// TestCleanHints: what clients say about caches is removed, or left to those who are trusted.
 func TestCleanHints(t *testing.T) {
 	const hint = `"kv_hints":{"actions":[]},"retention_scope":"s","agent_hint":1,"agent_context":{"kv_hints":{"evict_session":true}}`
-	const bare = `{"nvext":{"cache_salt":"x","agent_hints":{},"a":1},"retention_directives":[],"vllm_xargs":{"kv_hints":1},`
+	const bare = `{"nvext":{"agent_hints":{},"a":1},"retention_directives":[],"vllm_xargs":{"kv_hints":1},`
 	large := `"x":[` + strings.Repeat("1,", 5<<20) + `1],`
-	salt := ""
 	for _, c := range []struct {
 		body, without, with string // with hints; "": refused
 	}{
-		{bare + hint + `}`, `{"nvext":{"a":1},"vllm_xargs":{},"agent_context":{}}`, strings.Replace(bare, `"cache_salt":"x",`, "", 1) + hint + `}`},
+		{bare + hint + `}`, `{"nvext":{"a":1},"vllm_xargs":{},"agent_context":{}}`, bare + hint + `}`},
 		{`{` + large + hint + `}`, "", `{` + large + hint + `}`},
 	} {
 		for hints, want := range map[bool]string{false: c.without, true: c.with} {
 			var s Skeleton
-			pieces, put := [][]byte{[]byte(c.body)}, &salt
-			bad := s.Scan(pieces)
-			if bad != nil {
-				put = nil
-			}
-			list, err := Clean(pieces, &s, bad, put, hints, nil)
+			pieces := [][]byte{[]byte(c.body)}
+			list, err := Clean(pieces, &s, s.Scan(pieces), nil, hints, nil)
 			if (err != nil) != (want == "") || err == nil && apply(t, c.body, list) != want {
 				t.Errorf("%.200s with hints %t: got %.200s, %v, want %.200s", c.body, hints, apply(t, c.body, list), err, want)
 			}

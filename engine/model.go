@@ -17,6 +17,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
@@ -189,6 +190,9 @@ func (p *Prompt) StablePrefix() int {
 // When ctx ends, Read returns soon with what is known by then: prompts that are not exact, or an error.
 func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Request) (*Prompts, error) {
 	out := new(Prompts)
+	if m.Server.Dynamo() && dynamo.Unread(req) {
+		return out, prompt.ErrField
+	}
 	draft, err := m.prompt.Read(ctx, endpoint, req)
 	if err != nil {
 		return out, err

@@ -36,6 +36,9 @@ type Dialect struct {
 	BoundsAnswer     bool   // max_model_len bounds max_tokens
 	NeedsToolParser  bool   // tools, unless tool_choice is none, are answered with 400 without --enable-auto-tool-choice
 
+	// Unread are fields of requests that change a prompt, and that are not read: nothing is predicted with one of them.
+	Unread []string
+
 	// How a prompt is rendered.
 	Harmony            bool           // chats of gpt-oss are written in the Harmony format, not by their template
 	Mistral            bool           // the engine has a Mistral mode

@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -75,6 +76,9 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 	if m.opt.Dialect.Reuse != nil {
 		d.Reuse = m.opt.Dialect.Reuse(endpoint, req)
 	}
+	if slices.ContainsFunc(m.opt.Dialect.Unread, func(key string) bool { return given(req.Fields[key]) }) {
+		return nil, ErrField
+	}
 	if err := m.common(endpoint, req, d); err != nil {
 		return nil, err
 	}
@@ -104,6 +108,11 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 		return nil, err
 	}
 	return d, nil
+}
+
+// given reports whether a field says anything: null, false and an empty list or object do not.
+func given(v gjson.Result) bool {
+	return v.Type != gjson.Null && v.Type != gjson.False && v.Raw != "{}" && v.Raw != "[]"
 }
 
 // common reads the fields that all endpoints share.

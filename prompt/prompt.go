@@ -88,6 +88,7 @@ var (
 	ErrText          = &Unpredicted{"text that is not tokenized here (over 30 combining marks in a row, or a pattern that takes too long)"}
 	ErrTruncation    = &Unpredicted{"truncated prompt, of an engine's release whose rule for it is not known"}
 	ErrPython        = &Unpredicted{"request with JSON that only Python reads (NaN, Infinity, half of a surrogate pair)"}
+	ErrField         = &Unpredicted{"request with a field that changes its prompt and that is not read"}
 	ErrFiles         = &Unpredicted{"model whose directory does not load"}
 	ErrNoFiles       = &Unpredicted{"model without a directory"}
 	ErrTemplate      = &Unpredicted{"chat template that does not load here"}

@@ -51,6 +51,9 @@ func urlKey(m *rules.Medium) (key uint64, ok bool) {
 	return URLKey(text), ok
 }
 
+// Unread reports whether a request has its prompt go past the template (1.6, nvext's use_raw_prompt), which is not read.
+func Unread(req *body.Request) bool { return req.Fields["nvext"].Get("use_raw_prompt").Bool() }
+
 // salt returns the cache salt that Dynamo's front end passes on (1.6.1): that of its own extensions if set, else the body's.
 func salt(ours string, req *body.Request) string {
 	if own, ok := req.Body.String(req.Fields["nvext"].Get("cache_salt")); ok && own != "" {

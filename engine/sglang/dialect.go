@@ -12,7 +12,9 @@ import (
 // Dialect returns how SGLang reads requests (read in 0.5.23, compared with a server of 0.5.9).
 func Dialect() prompt.Dialect {
 	return prompt.Dialect{
-		IDsField:           "input_ids",
+		IDsField: "input_ids",
+		Unread: []string{"lora_path", "reasoning", "thinking", "task", "max_dynamic_patch", "min_dynamic_patch", "use_audio_in_video",
+			"images_config", "video_config", "mm_processor_kwargs", "suffix"},
 		TokenizersTemplate: true, BareTools: true, ContinuesBehind: true, DecodesIDs: true,
 		Reading: vision.Reading{Processor: true},
 		Format:  (*template.Template).SGLangFormat, FileText: fileText, Named: isFormatName, Conversation: conversation,

@@ -16,6 +16,7 @@ func Dialect(v rules.Version) prompt.Dialect {
 		Cut: prompt.CutUnknown, AnswerCounts: !since(32), BoundsAnswer: true, NeedsToolParser: true,
 		Harmony: true, Mistral: true, RotatesEXIF: true,
 		DisablesThinking: since(31),
+		Unread:           []string{"prompt_embeds", "suffix"},
 		Format:           (*template.Template).ContentFormat, Fallback: fallbackTemplate, Conversation: conversation,
 		Part: part, Messages: messages, Tools: prompt.OpenAITools, Reuse: reuse,
 	}

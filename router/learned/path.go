@@ -133,22 +133,6 @@ const (
 	kindIDs   = 'i' // of nothing yet: token ids follow
 )
 
-// noEffect are parameters that change what an engine generates or how it answers, and no prompt. An unknown parameter counts as one that
-// does: requests that differ in it share nothing.
-var noEffect = func() map[string]bool {
-	set := map[string]bool{}
-	for _, key := range []string{
-		"temperature", "top_p", "top_k", "min_p", "n", "best_of", "seed", "stop", "stop_token_ids", "stop_sequences", "max_tokens",
-		"max_completion_tokens", "max_output_tokens", "min_tokens", "stream", "stream_options", "user", "metadata", "store", "logprobs",
-		"top_logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "logit_bias", "ignore_eos",
-		"session_id", "request_id", "priority", "service_tier", "safety_identifier", "prompt_cache_key", "use_beam_search",
-		"skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output", "return_token_ids", "background",
-	} {
-		set[key] = true
-	}
-	return set
-}()
-
 // contentKeys are the fields that are read part by part, in the order in which engines put them into a prompt.
 var contentKeys = []string{"instructions", "system", "prompt", "input", "suffix"}
 
@@ -192,7 +176,8 @@ func (w *walk) request(head Head, req *body.Request) {
 	for _, text := range []string{head.Endpoint, head.Model, head.Adapter, head.Tenant} {
 		w.put(bytesOf(text))
 	}
-	w.fields(req.Fields, func(key string) bool { return noEffect[key] || slices.Contains(contentKeys, key) })
+	// An unknown parameter counts as one that changes the prompt: requests that differ in it share nothing.
+	w.fields(req.Fields, func(key string) bool { return body.NoEffect(key) || slices.Contains(contentKeys, key) })
 	w.step(kindHead)
 	for _, key := range contentKeys {
 		if v, ok := req.Fields[key]; ok {
