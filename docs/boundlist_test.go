@@ -230,7 +230,7 @@ var unbounded = map[string]string{
 	"of one message, which is bounded": "indexer/source/zmq.conn.parts workers/discover.metadata.Annotations workers/discover.metadata.Labels",
 	"of a model's files, read at its load": `prompt.directory.special prompt/mistral.tekkenHead.Audio prompt/mistral.tekkenHead.Image prompt/mistral.tekkenHead.Multimodal
 		prompt/template.Template.asked prompt/template.names.asked prompt/template.names.known prompt/tokenizer.Tokenizer.byID prompt/tokenizer.Tokenizer.byText
-		prompt/tokenizer.Tokenizer.special prompt/tokenizer.bpe.long prompt/tokenizer.postSpec.SpecialTokens prompt/tokenizer.tokenizerConfig.AddedTokens prompt/vision.Model.names prompt/vision.family.factsOf
+		prompt/tokenizer.Tokenizer.special prompt/tokenizer.bpe.long prompt/tokenizer.directory.marked prompt/tokenizer.form.defaults prompt/tokenizer.postSpec.SpecialTokens prompt/tokenizer.tokenizerConfig.AddedTokens prompt/vision.Model.names prompt/vision.family.factsOf
 		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.multiSearch.ends prompt/vision.multiSearch.next prompt/vision.settings.config prompt/vision.settings.image
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
 	"of the configuration": `engine.Media.keys media/fetch.Config.Signing router.serving.names app/alias.alias.names app/serve.modelWatch.watched

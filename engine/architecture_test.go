@@ -10,6 +10,7 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -254,8 +255,8 @@ func TestNamesInABatch(t *testing.T) {
 	}
 }
 
-// TestTokenizerClass: a GPT2Tokenizer builds the tokenizer anew, without the file's own pre-tokenizer; a LlamaTokenizer over a byte-level
-// file builds one that is not modelled.
+// TestTokenizerClass: a GPT2Tokenizer builds the tokenizer anew, without the file's own pre-tokenizer; a RobertaTokenizer builds one that
+// is not modelled.
 func TestTokenizerClass(t *testing.T) {
 	const digits = `{"model":"m","prompt":"in 2023\n\n\nfoo_bar 12345"}`
 	ids := func(engine, release, kind, class string) ([]uint32, error) {
@@ -273,11 +274,54 @@ func TestTokenizerClass(t *testing.T) {
 	}{
 		{"vllm", "0.33.0", "llama", "GPT2Tokenizer", anew}, {"vllm", "0.32.0", "idefics3", "GPT2TokenizerFast", anew},
 		{"vllm", "0.33.0", "llama", "PreTrainedTokenizerFast", file}, {"vllm", "0.33.0", "granite", "GPT2Tokenizer", file},
-		{"vllm", "0.23.0", "llama", "GPT2Tokenizer", file}, {"vllm", "0.33.0", "llama", "LlamaTokenizerFast", nil},
+		{"vllm", "0.23.0", "llama", "GPT2Tokenizer", file}, {"vllm", "0.33.0", "llama", "RobertaTokenizerFast", nil},
 	} {
 		got, err := ids(c.engine, c.release, c.kind, c.class)
 		if !slices.Equal(got, c.want) || errors.Is(err, prompt.ErrClass) != (c.want == nil) {
 			t.Errorf("%s %s, %s, %s: %v %v, want %v", c.engine, c.release, c.kind, c.class, got, err, c.want)
+		}
+	}
+}
+
+// TestTokenizerNeighbours: tokens named in files beside tokenizer.json. ids: transformers 5.19; nil: not exact.
+func TestTokenizerNeighbours(t *testing.T) {
+	type object = map[string]any
+	three := object{}
+	for id, text := range map[string]string{"151643": "<|endoftext|>", "151644": "<|im_start|>", "151645": "<|im_end|>"} {
+		three[id] = object{"content": text, "normalized": false, "special": true}
+	}
+	tool := []string{"<|im_start|>", "<tool>"}
+	for _, c := range []struct {
+		engine, file string
+		keys         object
+		prompt       string
+		want         []uint32
+	}{
+		{"vllm", "tokenizer_config.json", object{"additional_special_tokens": tool}, "use <tool> now", []uint32{810, 220, 151665, 1431}},
+		{"vllm", "tokenizer_config.json", object{"pad_token": "<pad>"}, "a <pad> b", []uint32{64, 220, 151665, 293}},
+		{"vllm", "special_tokens_map.json", object{"additional_special_tokens": tool}, "use <tool> now", []uint32{810, 220, 151665, 1431}},
+		{"vllm", "added_tokens.json", object{"<tool>": 151999}, "use <tool> now", []uint32{810, 220, 151665, 1431}},
+		{"vllm", "tokenizer_config.json", object{"added_tokens_decoder": three}, "<|im_start|>user\n<|vision_start|> <tool_call> x",
+			[]uint32{151644, 872, 198, 27, 91, 13013, 4906, 91, 29, 366, 14172, 13429, 29, 856}},
+		{"vllm", "tokenizer_config.json", object{"split_special_tokens": true}, "a <|im_start|>user", nil},
+		{"sglang", "tokenizer_config.json", object{"pad_token": "<pad>"}, "a <pad> b", nil},
+		{"sglang", "tokenizer_config.json", object{"pad_token": "<|endoftext|>"}, "a b", []uint32{64, 293}},
+	} {
+		files := object{"preprocessor_config.json": nil, "chat_template.jinja": nil}
+		if config := (object{"tokenizer_class": "Qwen2Tokenizer"}); c.file == "tokenizer_config.json" {
+			maps.Copy(config, c.keys)
+			files[c.file] = config
+		} else {
+			files["tokenizer_config.json"], files[c.file] = config, c.keys
+		}
+		m := loadAs(t, derived(t, files), func(s *Server) {
+			s.Engine = c.engine
+			s.EngineVersion = map[string]string{"vllm": "0.32.0", "sglang": "0.5.23"}[c.engine]
+		})
+		body, _ := json.Marshal(object{"model": "m", "prompt": c.prompt})
+		p, err := readOne(t, m, "/v1/completions", string(body))
+		if !slices.Equal(p.IDs, c.want) || errors.Is(err, prompt.ErrClass) != (c.want == nil) {
+			t.Errorf("%s, %s %v: %q: got %v %v, want %v", c.engine, c.file, c.keys, c.prompt, p.IDs, err, c.want)
 		}
 	}
 }

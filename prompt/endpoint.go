@@ -82,7 +82,7 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 	if err := m.common(endpoint, req, d); err != nil {
 		return nil, err
 	}
-	if m.tok.Unlike() {
+	if m.tok.Unlike() != "" {
 		return nil, ErrClass
 	}
 	d.bound(m.opt.MaxModelLen)

@@ -94,7 +94,7 @@ var (
 	ErrTemplate      = &Unpredicted{"chat template that does not load here"}
 	ErrFeature       = &Unpredicted{"chat template that uses a part of Jinja which does not run here"}
 	ErrEncoder       = &Unpredicted{"model whose chats the engine encodes by code of its own, without a chat template"}
-	ErrClass         = &Unpredicted{"model whose tokenizer_class builds another tokenizer than tokenizer.json says"}
+	ErrClass         = &Unpredicted{"model whose tokenizer the engine changes in a way that is not read here"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
 )
 
@@ -233,12 +233,11 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 			m.tok = m.mistral.Text()
 		}
 	} else {
-		m.tok, err = tokenizer.Load(files, func(name string) tokenizer.Class {
-			if m.opt.Dialect.Class == nil {
-				return tokenizer.AsFile
-			}
-			return m.opt.Dialect.Class(m.modelType, name)
-		})
+		var classOf func(name string) tokenizer.Class
+		if m.opt.Dialect.Class != nil {
+			classOf = func(name string) tokenizer.Class { return m.opt.Dialect.Class(m.modelType, name) }
+		}
+		m.tok, err = tokenizer.Load(files, classOf)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -248,8 +247,8 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 
 // Warnings lists what keeps some requests of this model from being exact, one line each.
 func (m *Model) Warnings() (w []string) {
-	if m.tok.Unlike() {
-		w = append(w, ErrClass.Error())
+	if why := m.tok.Unlike(); why != "" {
+		w = append(w, ErrClass.Error()+": "+why)
 	}
 	switch {
 	case m.opaque == ErrFiles:

@@ -120,27 +120,63 @@ func (v *Names) chunkOf(p *pixels.RGB) string {
 
 // fileTypes are the model types for which transformers (5.17 to 5.20, models/auto/tokenization_auto.py) uses a tokenizer.json as it is,
 // whatever tokenizer_class says.
-var fileTypes = strings.Fields(`aria deepseek_ocr deepseek_ocr2 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 deepseek_vl
-	deepseek_vl_hybrid deepseek_vl_v2 glm4 glm4_moe glm4v glm4v_moe granite granitemoe h2ovl_chat internlm2 janus kimi_k25 llava
-	llava_next minicpmv minicpmv4_6 mistral mistral3 mixtral molmo molmo2 nemotron olmo2 paddleocr_vl phi3
-	phi3_v pixtral smolvlm step3_vl vipllava`)
+var fileTypes = strings.Fields(`arctic aria chameleon chatlm deepseek_ocr deepseek_ocr2 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4
+	deepseek_vl deepseek_vl_hybrid deepseek_vl_v2 ernie4_5 ernie4_5_moe flex_olmo fuyu glm glm4 glm4_moe glm4_moe_lite glm4v glm4v_moe
+	glm_image got_ocr2 gpt_bigcode granite granitemoe granitemoehybrid granitemoeshared h2ovl_chat hyperclovax hyperclovax_vlm internlm2
+	jamba janus kimi_k25 kimi_linear llava llava_next mimo_v2_flash minicpm3 minicpmv minicpmv4_6 minicpmv4_7 minimax_m2 ministral
+	ministral3 mistral mistral3 mixtral molmo molmo2 nemotron olmo2 olmo3 olmo_hybrid opencua openvla paddleocr_vl persimmon phi3 phi3_v
+	phimoe pixtral smolvlm stablelm step3_vl step3p5 vipllava voxtral voxtral_realtime`)
+
+// typeClasses are the classes of model types whose directory names none; forcedClasses replace the one that it names.
+var (
+	typeClasses = byType(map[tokenizer.Class]string{
+		"Qwen2Tokenizer": `audioflamingo3 colqwen2 cosmos3_omni fun_asr_nano hunyuan_vl internvl lighton_ocr ovis2 qianfan_ocr qwen2_5_omni
+			qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3 qwen3_asr qwen3_moe qwen3_next qwen3_omni_moe qwen3_vl qwen3_vl_moe vibevoice`,
+		"Qwen3_5Tokenizer": "qwen3_5_text",
+		"GPT2Tokenizer":    "blip-2 codegen dbrx emu3 gpt2 gpt_neo gptj instructblip instructblipvideo jais2 opt phi starcoder2",
+		"GPTNeoXTokenizer": "falcon_mamba gpt_neox mamba mamba2 mpt olmo olmoe rwkv xlstm",
+		"CohereTokenizer":  "aya_vision cohere cohere2",
+		"GemmaTokenizer": `diffusion_gemma gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text recurrent_gemma shieldgemma2 t5gemma
+			zaya`,
+		"LlamaTokenizer": "idefics idefics2", "CodeLlamaTokenizer": "code_llama"})
+	forcedClasses = byType(map[tokenizer.Class]string{"Qwen2Tokenizer": "qwen2",
+		"Qwen3_5Tokenizer": "qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen4_exp", "GPT2Tokenizer": "hyperclovax_vision_v2"})
+)
+
+// otherClasses are classes with constructors that are not read here, and those that do not read a tokenizer.json.
+var otherClasses = strings.Fields(`BartTokenizer BarthezTokenizer BlenderbotTokenizer BlenderbotSmallTokenizer CamembertTokenizer
+	CLIPTokenizer CodeLlamaTokenizer CpmTokenizer CpmAntTokenizer CTRLTokenizer DebertaTokenizer EsmTokenizer EsmcTokenizer GPTSw3Tokenizer
+	GPTNeoXJapaneseTokenizer HerbertTokenizer LayoutLMv3Tokenizer LEDTokenizer LongformerTokenizer LukeTokenizer MarkupLMTokenizer
+	MLukeTokenizer MvpTokenizer NllbTokenizer NougatTokenizer OpenAIGPTTokenizer PhobertTokenizer PLBartTokenizer ReformerTokenizer
+	RobertaTokenizer SeamlessM4TTokenizer Siglip2Tokenizer SiglipTokenizer SpeechT5Tokenizer Tipsv2Tokenizer WhisperTokenizer
+	BertTokenizer XLMTokenizer ByT5Tokenizer`)
+
+func byType(classes map[tokenizer.Class]string) map[string]tokenizer.Class {
+	table := map[string]tokenizer.Class{}
+	for class, types := range classes {
+		for t := range strings.FieldsSeq(types) {
+			table[t] = class
+		}
+	}
+	return table
+}
 
 // tokenizerClass returns what a tokenizer_class makes of a tokenizer.json in vLLM 0.30 to 0.33, which require transformers 5.
-func tokenizerClass(modelType, class string) tokenizer.Class {
-	if slices.Contains(fileTypes, modelType) {
+func tokenizerClass(modelType, named string) tokenizer.Class {
+	class := tokenizer.Class(strings.TrimSuffix(named, "Fast"))
+	switch {
+	case forcedClasses[modelType] != "":
+		class = forcedClasses[modelType]
+	case slices.Contains(fileTypes, modelType):
 		return tokenizer.AsFile
+	case class == "":
+		class = typeClasses[modelType]
 	}
-	class = strings.TrimSuffix(class, "Fast")
-	if modelType == "qwen2" { // its own class, whatever the file says
-		class = "Qwen2Tokenizer"
-	}
-	switch class {
-	case "GPT2Tokenizer":
-		return tokenizer.GPT2Class
-	case "Qwen2Tokenizer":
-		return tokenizer.Qwen2Class
-	case "LlamaTokenizer":
-		return tokenizer.LlamaClass
+	switch {
+	case slices.Contains(otherClasses, string(class)):
+		return tokenizer.Unlisted
+	case tokenizer.Listed(class):
+		return class
 	}
 	return tokenizer.AsFile
 }

@@ -20,55 +20,54 @@ func newTokenizer() *Tokenizer {
 	return &Tokenizer{byID: map[uint32]*AddedToken{}, byText: map[string]uint32{}, special: map[string]bool{}}
 }
 
-// readTokenizerJSON reads a tokenizer.json. The caller may add tokens before it calls finish.
-func readTokenizerJSON(b []byte, class Class, prefixSpace bool) (*Tokenizer, error) {
-	t := newTokenizer()
+// readTokenizerJSON reads a tokenizer.json, or what the directory's class makes of it. The caller adds its tokens before it calls
+// finish.
+func readTokenizerJSON(b []byte, d *directory) (t *Tokenizer, added []AddedToken, err error) {
+	t = newTokenizer()
 	parts, err := readSections(b)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if class == GPT2Class {
-		delete(parts, "normalizer")
+	var model sections
+	if d.form != nil {
+		model = d.form.rebuild(parts, d)
 	}
 	var normalizer *normalizerSpec
 	var pre preSpec
 	var post *postSpec
 	var decoder *decoderSpec
-	var added []AddedToken
 	if err := parts.read(map[string]any{"normalizer": &normalizer, "pre_tokenizer": &pre, "post_processor": &post, "decoder": &decoder,
 		"added_tokens": &added}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	t.normalize, err = normalizer.build()
 	if err != nil {
-		return nil, fmt.Errorf("normalizer: %w", err)
+		return nil, nil, fmt.Errorf("normalizer: %w", err)
 	}
 	t.decoders, err = decoder.build()
 	if err != nil {
-		return nil, fmt.Errorf("decoder: %w", err)
+		return nil, nil, fmt.Errorf("decoder: %w", err)
 	}
 	t.post, err = post.build()
 	if err != nil {
-		return nil, fmt.Errorf("post_processor: %w", err)
+		return nil, nil, fmt.Errorf("post_processor: %w", err)
 	}
-	steps, unlike := class.rebuild(pre.flat(nil), prefixSpace)
-	t.unlike = unlike
+	steps := d.fixMistral(pre)
 	// The model can work on raw bytes if only its last pre-tokenizer writes the byte-level alphabet.
 	raw := len(steps) > 0 && steps[len(steps)-1].Type == "ByteLevel"
 	for _, step := range steps[:max(0, len(steps)-1)] {
 		raw = raw && step.Type != "ByteLevel"
 	}
 	if parts["model"] == nil {
-		return nil, errors.New("model: missing")
+		return nil, nil, errors.New("model: missing")
 	}
-	if err := t.readModel(parts["model"], raw); err != nil {
-		return nil, fmt.Errorf("model: %w", err)
+	if err := t.readModel(parts["model"], raw, model); err != nil {
+		return nil, nil, fmt.Errorf("model: %w", err)
 	}
 	if err := t.setWords(steps, raw); err != nil {
-		return nil, fmt.Errorf("pre_tokenizer: %w", err)
+		return nil, nil, fmt.Errorf("pre_tokenizer: %w", err)
 	}
-	t.add(added)
-	return t, nil
+	return t, added, nil
 }
 
 // unsupported returns the error for a part of a tokenizer that Hugging Face's tokenizers or SentencePiece support but no served
@@ -159,11 +158,15 @@ func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 	return nil
 }
 
-// readModel reads the model section. raw means that the model works on bytes.
-func (t *Tokenizer) readModel(b []byte, raw bool) error {
+// readModel reads the model section. raw means that the model works on bytes. Options that are not nil take the place of the file's.
+func (t *Tokenizer) readModel(b []byte, raw bool, options sections) error {
 	parts, err := readSections(b)
 	if err != nil {
 		return err
+	}
+	if options != nil {
+		options["vocab"], options["merges"], options["type"] = parts["vocab"], parts["merges"], parts["type"]
+		parts = options
 	}
 	var c struct {
 		Type, Prefix, Suffix                string

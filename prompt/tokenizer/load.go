@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-
-	"github.com/sightline-router/sightline/body/jsonread"
+	"strings"
 )
 
 // Load reads the tokenizer of a model directory. The first of these files that exists decides its kind: tokenizer.json,
@@ -44,29 +43,45 @@ func Load(dir fs.FS, classOf func(name string) Class) (*Tokenizer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
+		t.unlike = d.unlike
 		return t, nil
 	}
 	return nil, errors.New("no tokenizer here: want tokenizer.json, tekken.json, tokenizer.model, " +
 		"vocab.json with merges.txt, or a *.tiktoken file")
 }
 
-// directory is a model directory with the contents of its tokenizer_config.json and added_tokens.json.
+// directory is a model directory with the contents of the files beside its tokenizer.
 type directory struct {
 	dir     fs.FS
 	classOf func(name string) Class
+	form    *form // of the class; nil: the file is used as it is
 	config  tokenizerConfig
-	added   []AddedToken // of both files, by id
+	model   struct {
+		Type    string `json:"model_type"`
+		Class   string `json:"tokenizer_class"`
+		Version string `json:"transformers_version"`
+	} // config.json
+	added         []AddedToken    // of the configuration's list or of added_tokens.json, by id
+	names, extras []AddedToken    // special tokens
+	marked        map[string]bool // contents that added_tokens.json makes special
+	unk           string
+	fixed         bool   // fix_mistral_regex takes effect
+	unlike        string // see Unlike
 }
 
 type tokenizerConfig struct {
-	Class          string                `json:"tokenizer_class"`
-	AddedTokens    map[string]AddedToken `json:"added_tokens_decoder"`
-	AddPrefixSpace bool                  `json:"add_prefix_space"`
-	AddBOS         *bool                 `json:"add_bos_token"`
-	AddEOS         *bool                 `json:"add_eos_token"`
-	BOS            tokenName             `json:"bos_token"`
-	EOS            tokenName             `json:"eos_token"`
-	Pattern        string                `json:"pretokenize_regex"`
+	Class          string                 `json:"tokenizer_class"`
+	AddedTokens    map[string]configToken `json:"added_tokens_decoder"`
+	AddPrefixSpace *bool                  `json:"add_prefix_space"`
+	Legacy         bool                   `json:"legacy"`
+	AddBOS         *bool                  `json:"add_bos_token"`
+	AddEOS         *bool                  `json:"add_eos_token"`
+	BOS            tokenName              `json:"bos_token"`
+	EOS            tokenName              `json:"eos_token"`
+	Pattern        string                 `json:"pretokenize_regex"`
+	FixMistral     bool                   `json:"fix_mistral_regex"`
+	Files          []string               `json:"fast_tokenizer_files"`
+	AutoMap        json.RawMessage        `json:"auto_map"`
 }
 
 // tokenName is a token given as text or as an object with its content.
@@ -82,51 +97,20 @@ func (n *tokenName) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-func (d *directory) readConfig() error {
-	if err := jsonread.File(d.dir, "tokenizer_config.json", &d.config); err != nil {
-		return err
-	}
-	byID := map[uint32]AddedToken{}
-	var extra map[string]uint32
-	if err := jsonread.File(d.dir, "added_tokens.json", &extra); err != nil {
-		return err
-	}
-	for text, id := range extra {
-		byID[id] = AddedToken{ID: id, Content: text}
-	}
-	for key, a := range d.config.AddedTokens {
-		var id uint32
-		if _, err := fmt.Sscanf(key, "%d", &id); err != nil || id > maxID {
-			return fmt.Errorf("tokenizer_config.json: added_tokens_decoder: %q is not a token id up to %d", key, maxID)
-		}
-		a.ID = id
-		byID[id] = a
-	}
-	for _, a := range byID {
-		d.added = append(d.added, a)
-	}
-	slices.SortFunc(d.added, func(a, b AddedToken) int { return int(a.ID) - int(b.ID) })
-	return nil
-}
-
-// loadTokenizerJSON reads a tokenizer.json and adds what transformers adds from tokenizer_config.json: the added tokens that differ
-// from those of the file, in the order of their ids.
+// loadTokenizerJSON reads a tokenizer.json as transformers reads it together with the files beside it.
 func loadTokenizerJSON(d *directory, b []byte) (*Tokenizer, error) {
-	class := AsFile
-	if d.classOf != nil {
-		class = d.classOf(d.config.Class)
+	d.checkFile()
+	if space := d.config.AddPrefixSpace; d.classOf == nil && space != nil && (*space || strings.HasPrefix(d.config.Class, "Llama")) {
+		d.end("tokenizer_config.json: add_prefix_space") // transformers 4 builds the tokenizer anew
 	}
-	t, err := readTokenizerJSON(b, class, d.config.AddPrefixSpace)
+	t, file, err := readTokenizerJSON(b, d)
 	if err != nil {
 		return nil, err
 	}
-	var more []AddedToken
-	for _, a := range d.added {
-		if _, configured := d.config.AddedTokens[fmt.Sprint(a.ID)]; configured && !t.hasAdded(a) {
-			more = append(more, a)
-		}
+	t.addTokens(d, file)
+	if d.fixed && t.vocab.count <= 100_000 {
+		d.end("tokenizer_config.json: fix_mistral_regex")
 	}
-	t.add(more)
 	return t, t.finish()
 }
 

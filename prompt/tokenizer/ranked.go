@@ -203,6 +203,7 @@ func loadTiktoken(d *directory, b []byte) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.checkNamed()
 	special := func(id uint32, text string) {
 		t.setSpecial(id, text)
 		t.added = append(t.added, t.byID[id])
@@ -241,7 +242,7 @@ func loadVocabMerges(d *directory, b []byte) (*Tokenizer, error) {
 	t := newTokenizer()
 	t.vocab, t.model = v, m
 	t.decoders = []decoder{decodeByteLevel}
-	prefix := d.config.AddPrefixSpace
+	prefix := d.config.AddPrefixSpace != nil && *d.config.AddPrefixSpace
 	class := strings.TrimSuffix(d.config.Class, "Fast")
 	steps := []preSpec{{Type: "ByteLevel", AddPrefixSpace: &prefix}}
 	switch class {
@@ -260,7 +261,7 @@ func loadVocabMerges(d *directory, b []byte) (*Tokenizer, error) {
 	if err := t.setWords(steps, true); err != nil {
 		return nil, err
 	}
-	t.add(slices.Clone(d.added))
+	t.addTokens(d, nil)
 	t.addEnds(d)
 	return t, t.finish()
 }

@@ -109,6 +109,8 @@ const (
 
 	patternGPT2   = altPlain + `| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+` + altSpaces
 	patternQwen   = altFold + "|" + altWord + `|\p{N}|` + altSign + `|\s*[\r\n]+` + altSpaces
+	patternQwen35 = altFold + "|" + altWordMark + `|\p{N}|` + altSignMark + `|\s*[\r\n]+` + altSpaces
+	patternTekken = altCased1 + "|" + altCased2 + `|\p{N}|` + altSlash + `|\s*[\r\n]+` + altSpaces
 	patternLlama3 = altFold + "|" + altWord + `|\p{N}{1,3}|` + altSign + `|\s*[\r\n]+` + altSpaces
 	patternKimi   = altHan + `|` +
 		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}` + notHan + `*[\p{Ll}\p{Lm}\p{Lo}\p{M}` + notHan + `+` + altFold + `?|` +

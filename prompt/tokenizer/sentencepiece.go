@@ -59,6 +59,7 @@ func loadTokenizerModel(d *directory, b []byte) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.checkNamed()
 	tokens := slices.Clone(d.added)
 	for i := range tokens {
 		a := &tokens[i]

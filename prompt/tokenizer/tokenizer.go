@@ -22,7 +22,7 @@ import (
 
 // Tokenizer encodes and decodes text with one vocabulary.
 type Tokenizer struct {
-	unlike bool // see Unlike
+	unlike string // see Unlike
 
 	vocab   *vocab
 	model   *bpe

@@ -18,10 +18,11 @@ import (
 
 // LoadJSON reads only the text of a tokenizer.json, as tokenizers.Tokenizer.from_str does.
 func LoadJSON(b []byte) (*Tokenizer, error) {
-	t, err := readTokenizerJSON(b, AsFile, false)
+	t, added, err := readTokenizerJSON(b, new(directory))
 	if err != nil {
 		return nil, err
 	}
+	t.add(added)
 	return t, t.finish()
 }
 
