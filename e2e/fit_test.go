@@ -66,6 +66,14 @@ var ownEnvoys = map[string]ownEnvoy{
               grpc_service: { envoy_grpc: { cluster_name: theirs } }
               failure_mode_allow: true
               processing_mode: { request_body_mode: NONE }`},
+	"anchors, single values and camelCase": {hosts: `
+              name: all
+              domains: "*"
+              routes:
+              - match: { prefix: /v1 } # ours
+                route: &to { cluster: VLLM }
+              - match: { pathSeparatedPrefix: /v2 }
+                route: *to`},
 	"workers by name, and another site": {kind: "STRICT_DNS", hosts: `
             - name: site
               domains: [site.example.com]

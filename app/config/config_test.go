@@ -1,12 +1,15 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/document"
 )
 
 const small = `
@@ -277,5 +280,16 @@ func TestReadmeExample(t *testing.T) {
 	c, err := Parse([]byte(strings.Join(lines, "\n")))
 	if err != nil || len(c.Workers) != 2 || len(c.Models) != 1 {
 		t.Errorf("%v: %d workers, %d models", err, len(c.Workers), len(c.Models))
+	}
+}
+
+// TestTooDeep: what is nested deeper than a configuration can be is refused before the reader takes its time, whatever it is nested by.
+func TestTooDeep(t *testing.T) {
+	for _, text := range []string{strings.Repeat("[", 400_000), strings.Repeat("{a: ", 100_000), strings.Repeat("- ", 200_000),
+		"models: " + strings.Repeat("[", 200) + strings.Repeat("]", 200)} {
+		var v map[string]any
+		if err := decode([]byte(text), &v, nil); !errors.Is(err, document.ErrSize) {
+			t.Errorf("%.20s: got %v, want %v", text, err, document.ErrSize)
+		}
 	}
 }

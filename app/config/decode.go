@@ -19,6 +19,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/document"
 )
 
 // Load reads and checks a file. Relative model directories are relative to the file's directory.
@@ -125,6 +126,10 @@ func decode(data []byte, v any, refs *references) error {
 	data = bytes.TrimPrefix(data, []byte("\ufeff")) // some editors put it there
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
 		return errors.New("the file: not text in UTF-8 (want YAML in UTF-8)")
+	}
+	// The reader below takes more than linear time for what is nested deep; small texts have its own words for what is wrong.
+	if _, err := document.Parse(data); err != nil && (len(data) > 1<<16 || errors.Is(err, document.ErrSize)) {
+		return fmt.Errorf("the file: %w", err)
 	}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {

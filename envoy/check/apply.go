@@ -1,7 +1,6 @@
 package check
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -66,34 +65,30 @@ func Missing(b Bootstrap, w Want) ([]Piece, error) {
 // Apply returns the file with the pieces added, as YAML without its comments. b must have been read from a file.
 func Apply(b Bootstrap, pieces []Piece) ([]byte, error) {
 	if b.file == nil {
-		return nil, errors.New("a running Envoy's configuration cannot be written back: give its envoy.yaml")
+		return nil, errNoFile
 	}
 	v := b.file
 	for _, p := range inOrder(pieces) {
-		var err error
-		v, err = applied(v, p)
-		if err != nil {
-			return nil, err
-		}
+		v = applied(v, p)
 	}
 	return yaml.MarshalWithOptions(v, yaml.IndentSequence(false))
 }
 
 // applied returns a copy of a file with a piece in it.
-func applied(v any, p Piece) (any, error) {
+func applied(v any, p Piece) any {
 	if p.How == "set" {
-		return set(v, p.at, p.value), nil
+		return set(v, p.at, asRead(p.value))
 	}
 	there, _ := get(v, p.at)
 	list, ok := there.([]any)
-	if !ok && there != nil {
-		return nil, fmt.Errorf("%s is not a list", p.Where)
+	if !ok && there != nil { // one value stands for a list of it
+		list = []any{there}
 	}
 	at := len(list)
 	if p.before >= 0 {
 		at = min(p.before, at)
 	}
-	return set(v, p.at, slices.Insert(slices.Clone(list), at, p.value)), nil
+	return set(v, p.at, slices.Insert(slices.Clone(list), at, asRead(p.value)))
 }
 
 // inOrder sorts pieces from the end, so that one added before an element does not move the places of later ones.
@@ -148,19 +143,35 @@ func member(m yaml.MapSlice, name string) int {
 	})
 }
 
+// holds reports whether an object is a TypedStruct, whose value has the members.
+func holds(m yaml.MapSlice, name string) bool {
+	i := member(m, "@type")
+	if i < 0 || name == "@type" || name == "value" || name == "type_url" || member(m, "value") < 0 {
+		return false
+	}
+	url, _ := m[i].Value.(string)
+	return strings.HasSuffix(url, typedStruct)
+}
+
 // get follows a path; an index of -1 means the last element.
 func get(v any, p path) (any, bool) {
 	for _, step := range p {
 		switch s := step.(type) {
 		case string:
 			m, _ := v.(yaml.MapSlice)
+			if holds(m, s) {
+				m, _ = m[member(m, "value")].Value.(yaml.MapSlice)
+			}
 			i := member(m, s)
 			if i < 0 {
 				return nil, false
 			}
 			v = m[i].Value
 		case int:
-			list, _ := v.([]any)
+			list, ok := v.([]any)
+			if !ok && v != nil {
+				list = []any{v}
+			}
 			if s < 0 {
 				s += len(list)
 			}
@@ -196,13 +207,21 @@ func set(v any, p path, x any) any {
 	case string:
 		m, _ := v.(yaml.MapSlice)
 		m = slices.Clone(m)
+		if holds(m, s) {
+			i := member(m, "value")
+			m[i].Value = set(m[i].Value, p, x)
+			return m
+		}
 		if i := member(m, s); i >= 0 {
 			m[i].Value = set(m[i].Value, p[1:], x)
 			return m
 		}
 		return append(m, yaml.MapItem{Key: s, Value: set(nil, p[1:], x)})
 	case int:
-		list, _ := v.([]any)
+		list, ok := v.([]any)
+		if !ok && v != nil && s == 0 {
+			return set(v, p[1:], x)
+		}
 		if s < 0 || s >= len(list) {
 			return v
 		}

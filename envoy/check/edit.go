@@ -8,9 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
+	goccy "github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sightline-router/sightline/internal/document"
 )
 
 // What marks the pieces in a file, so that Remove finds them. A line that a piece replaces stays as a comment behind was.
@@ -20,32 +21,99 @@ const (
 	marksWas   = "# sightline envoy --apply: was "
 )
 
-var errFlow = errors.New("it is no block of lines")
+var (
+	errFlow   = errors.New("it is no block of lines")
+	errNoFile = errors.New("a running Envoy's configuration cannot be written back: give its envoy.yaml")
+)
 
-// Edit returns the file with the pieces added as marked lines: all other lines stay as they are, with their comments. ok is false if
-// that cannot be done, as for a part in flow style; then the text is Apply's.
+// Edit returns the file with the pieces added as marked lines: all other lines stay as they are, with their comments and anchors. ok is
+// false if that cannot be done, as for JSON in one line; then the text is Apply's. The error says which anchor is in the way.
 func Edit(b Bootstrap, pieces []Piece) (text []byte, ok bool, err error) {
-	whole, err := Apply(b, pieces)
-	if err != nil || len(pieces) == 0 {
-		return b.text, true, err
+	if b.file == nil {
+		return nil, false, errNoFile
 	}
-	text = b.text
+	wanted := b.file
 	for _, p := range inOrder(pieces) {
-		edited, err := insert(text, p)
-		if errors.Is(err, errFlow) {
-			edited, err = rewrite(text, p)
+		wanted = applied(wanted, p)
+	}
+	for _, detach := range []bool{false, true} { // a change below an anchor is for all of its places, or for one
+		text, err = b.text, nil
+		for _, p := range inOrder(pieces) {
+			text, err = add(text, p, detach)
+			if err != nil {
+				break
+			}
 		}
 		if err != nil {
-			return whole, false, nil
+			continue
 		}
-		text = edited
+		if root, err := document.Parse(text); err == nil && (len(pieces) == 0 || reflect.DeepEqual(treeOf(root), wanted)) {
+			return text, true, nil
+		}
 	}
-	var edited, applied any
-	if yaml.UnmarshalWithOptions(text, &edited) != nil || yaml.UnmarshalWithOptions(whole, &applied) != nil ||
-		!reflect.DeepEqual(edited, applied) {
-		return whole, false, nil
+	return refuse(b, pieces)
+}
+
+// refuse returns the file as Apply writes it, or if it has anchors, which it would lose, an error.
+func refuse(b Bootstrap, pieces []Piece) ([]byte, bool, error) {
+	root, err := document.Parse(b.text)
+	if err != nil {
+		return nil, false, err
 	}
-	return text, true, nil
+	if at := anchorIn(root); at != nil {
+		return nil, false, fmt.Errorf("line %d: &%s is in the way of what is to be added: "+
+			"write it out at one of them, or add by hand what --for prints", at.Line, at.Anchor)
+	}
+	whole, err := Apply(b, pieces)
+	return whole, false, err
+}
+
+func anchorIn(n *yaml.Node) *yaml.Node {
+	if n.Anchor != "" {
+		return n
+	}
+	for _, below := range n.Content {
+		if at := anchorIn(below); at != nil {
+			return at
+		}
+	}
+	return nil
+}
+
+// add returns a text with a piece in it. It is there already if it was added below an anchor that this place uses, too. With detach the
+// anchor's other places keep what they have.
+func add(text []byte, p Piece, detach bool) ([]byte, error) {
+	root, err := document.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if bytes.IndexByte(text, '*') >= 0 {
+		there, _ := get(treeOf(root), p.at)
+		list, _ := there.([]any)
+		has := func(v any) bool { return reflect.DeepEqual(v, asRead(p.value)) }
+		if p.How == "set" && has(there) || p.How != "set" && slices.ContainsFunc(list, has) {
+			return text, nil
+		}
+	}
+	e := &editor{lines: strings.SplitAfter(string(text), "\n"), root: root, detach: detach}
+	edited, err := e.insert(p)
+	if errors.Is(err, errFlow) {
+		edited, err = e.rewrite(applied(treeOf(root), p), p)
+	}
+	return edited, err
+}
+
+// asRead returns a value as it is read once it is written.
+func asRead(v any) any {
+	text, err := goccy.Marshal(v)
+	if err != nil {
+		return v
+	}
+	root, err := document.Parse(text)
+	if err != nil || root == nil {
+		return v
+	}
+	return treeOf(root)
 }
 
 // Remove returns the file without the pieces that Edit has added, as it was before, and whether there were any.
@@ -140,14 +208,19 @@ func Diff(name string, b Bootstrap, after []byte) string {
 	return out.String()
 }
 
-// insert adds a piece to a file as marked lines.
-func insert(text []byte, p Piece) ([]byte, error) {
-	file, err := parser.ParseBytes(text, 0)
-	if err != nil || len(file.Docs) == 0 {
+type editor struct {
+	lines  []string // with their ends
+	root   *yaml.Node
+	detach bool
+	anchor string // of the member that is replaced
+}
+
+// insert adds a piece as marked lines.
+func (e *editor) insert(p Piece) ([]byte, error) {
+	if e.shared(p.at) {
 		return nil, errFlow
 	}
-	e := &editor{lines: strings.SplitAfter(string(text), "\n")}
-	node, rest := descend(file.Docs[0].Body, p.at)
+	node, rest := descend(e.root, p.at)
 	value := p.value
 	if p.How != "set" {
 		if len(rest) == 0 {
@@ -155,7 +228,7 @@ func insert(text []byte, p Piece) ([]byte, error) {
 		}
 		value = []any{p.value}
 	} else if len(rest) == 0 {
-		return e.replace(file.Docs[0].Body, p)
+		return e.replace(p)
 	}
 	for i := len(rest) - 1; i > 0; i-- {
 		name, ok := rest[i].(string)
@@ -165,29 +238,26 @@ func insert(text []byte, p Piece) ([]byte, error) {
 		value = object(name, value)
 	}
 	name, ok := rest[0].(string)
-	m, block := node.(*ast.MappingNode)
-	if !ok || !block || m.IsFlowStyle || len(m.Values) == 0 {
+	if !ok || node.Kind != yaml.MappingNode || node.Style&yaml.FlowStyle != 0 || len(node.Content) == 0 {
 		return nil, errFlow
 	}
-	at := m.Values[0].Key.GetToken().Position
-	return e.put(e.end(at.Line, at.Column, false), at.Column, object(name, value))
+	first := node.Content[0]
+	return e.put(e.end(first.Line, first.Column, false), first.Column, object(name, value))
 }
 
-// rewrite adds a piece within a part in flow style: the smallest member around it that has lines of its own is replaced by itself
-// with the piece in it, in block style.
-func rewrite(text []byte, p Piece) ([]byte, error) {
-	file, err := parser.ParseBytes(text, 0)
-	if err != nil {
-		return nil, err
+// shared reports whether a place that must not be shared stands at an anchor or below it.
+func (e *editor) shared(at path) bool {
+	for k := range at {
+		if n, rest := descend(e.root, at[:k+1]); e.detach && len(rest) == 0 && n.Anchor != "" {
+			return true
+		}
 	}
-	var v any
-	if err := yaml.UnmarshalWithOptions(text, &v, yaml.UseOrderedMap()); err != nil {
-		return nil, err
-	}
-	v, err = applied(v, p)
-	if err != nil {
-		return nil, err
-	}
+	return false
+}
+
+// rewrite adds a piece within a part in flow style, or one that an alias brings: the smallest member around it that has lines of its own
+// is replaced by itself with the piece in it, in block style. v is the file with the piece.
+func (e *editor) rewrite(v any, p Piece) ([]byte, error) {
 	for k := len(p.at); k > 0; k-- {
 		if _, ok := p.at[k-1].(string); !ok {
 			continue
@@ -196,37 +266,31 @@ func rewrite(text []byte, p Piece) ([]byte, error) {
 		if !ok {
 			continue
 		}
-		e := &editor{lines: strings.SplitAfter(string(text), "\n")}
-		if out, err := e.replace(file.Docs[0].Body, Piece{at: p.at[:k], value: value}); err == nil {
+		if out, err := e.replace(Piece{at: p.at[:k], value: value}); err == nil {
 			return out, nil
 		}
 	}
 	return nil, errFlow
 }
 
-// descend follows a path as far as the file has it.
-func descend(n ast.Node, p path) (ast.Node, path) {
-	for {
-		switch x := n.(type) {
-		case *ast.AnchorNode:
-			n = x.Value
-			continue
-		case *ast.TagNode:
-			n = x.Value
-			continue
-		}
-		if len(p) == 0 {
-			return n, nil
-		}
-		next := ast.Node(nil)
+// descend follows a path as far as the file has it, but no alias.
+func descend(n *yaml.Node, p path) (*yaml.Node, path) {
+	for len(p) > 0 {
+		next := (*yaml.Node)(nil)
 		switch s := p[0].(type) {
 		case string:
-			if v := memberNode(n, s); v != nil {
-				next = v.Value
+			if url := memberNode(n, "@type"); url != nil && strings.HasSuffix(url.Value, typedStruct) && s != "@type" {
+				if inner := memberNode(n, "value"); inner != nil {
+					n = inner
+				}
 			}
+			next = memberNode(n, s)
 		case int:
-			if list, ok := n.(*ast.SequenceNode); ok && s < len(list.Values) && s >= -len(list.Values) {
-				next = list.Values[(s+len(list.Values))%len(list.Values)]
+			switch {
+			case n.Kind == yaml.SequenceNode && s < len(n.Content) && s >= -len(n.Content):
+				next = n.Content[(s+len(n.Content))%len(n.Content)]
+			case n.Kind == yaml.MappingNode && (s == 0 || s == -1): // one value stands for a list of it
+				next = n
 			}
 		}
 		if next == nil {
@@ -234,22 +298,20 @@ func descend(n ast.Node, p path) (ast.Node, path) {
 		}
 		n, p = next, p[1:]
 	}
+	return n, p
 }
 
-func memberNode(n ast.Node, name string) *ast.MappingValueNode {
-	m, ok := n.(*ast.MappingNode)
-	if !ok {
-		return nil
-	}
-	for _, v := range m.Values {
-		if member(object(v.Key.GetToken().Value, nil), name) == 0 {
-			return v
+// keyNode returns the key of a member.
+func keyNode(n *yaml.Node, name string) (key, value *yaml.Node) {
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		if k := n.Content[i]; k.Tag != "!ignore" && member(object(k.Value, nil), name) == 0 {
+			return k, n.Content[i+1]
 		}
 	}
-	return nil
+	return nil, nil
 }
 
-type editor struct{ lines []string } // with their ends
+func memberNode(n *yaml.Node, name string) *yaml.Node { _, value := keyNode(n, name); return value }
 
 // end returns the number of lines up to the end of a block that begins at a line, in a column, both from 1.
 func (e *editor) end(line, column int, sequence bool) int {
@@ -272,17 +334,20 @@ func (e *editor) end(line, column int, sequence bool) int {
 }
 
 // addTo adds an element to a list.
-func (e *editor) addTo(n ast.Node, p Piece) ([]byte, error) {
-	list, ok := n.(*ast.SequenceNode)
-	if !ok || list.IsFlowStyle || list.Start == nil {
+func (e *editor) addTo(list *yaml.Node, p Piece) ([]byte, error) {
+	if list.Kind != yaml.SequenceNode || list.Style&yaml.FlowStyle != 0 || len(list.Content) == 0 {
 		return nil, errFlow
 	}
-	at := list.Start.Position
-	after := e.end(at.Line, at.Column, true)
-	if p.before >= 0 && p.before < len(list.Values) {
+	first := list.Content[0]
+	column := 1 + strings.LastIndexByte(e.lines[first.Line-1][:first.Column-1], '-')
+	if column == 0 {
+		return nil, errFlow
+	}
+	after := e.end(first.Line, column, true)
+	if p.before >= 0 && p.before < len(list.Content) {
 		seen := 0
-		for i := at.Line - 1; i < after; i++ {
-			if strings.HasPrefix(e.lines[i], strings.Repeat(" ", at.Column-1)+"-") {
+		for i := first.Line - 1; i < after; i++ {
+			if strings.HasPrefix(e.lines[i], strings.Repeat(" ", column-1)+"-") {
 				if seen == p.before {
 					after = i
 					break
@@ -291,17 +356,16 @@ func (e *editor) addTo(n ast.Node, p Piece) ([]byte, error) {
 			}
 		}
 	}
-	return e.put(after, at.Column, []any{p.value})
+	return e.put(after, column, []any{p.value})
 }
 
 // replace puts a member in the place of one that is there.
-func (e *editor) replace(root ast.Node, p Piece) ([]byte, error) {
-	parent, rest := descend(root, p.at[:len(p.at)-1])
-	v := memberNode(parent, last(p.at))
-	if v == nil || len(rest) > 0 || parent.(*ast.MappingNode).IsFlowStyle {
+func (e *editor) replace(p Piece) ([]byte, error) {
+	parent, rest := descend(e.root, p.at[:len(p.at)-1])
+	at, old := keyNode(parent, last(p.at))
+	if at == nil || len(rest) > 0 || parent.Style&yaml.FlowStyle != 0 || e.shared(p.at[:len(p.at)-1]) {
 		return nil, errFlow
 	}
-	at := v.Key.GetToken().Position
 	first := e.lines[at.Line-1]
 	if strings.TrimLeft(first[:at.Column-1], " ") != "" { // "- key:", which cannot be a comment
 		return nil, errFlow
@@ -315,6 +379,14 @@ func (e *editor) replace(root ast.Node, p Piece) ([]byte, error) {
 		was = append(was, marksWas+line)
 	}
 	e.lines = slices.Replace(e.lines, at.Line-1, end)
+	e.anchor = old.Anchor
+	if e.detach && e.anchor != "" { // Envoy reads no member whose key is tagged so
+		e.anchor = ""
+		was = append(was, first[:at.Column-1]+"!ignore sightline_"+old.Anchor+first[at.Column-1+len(at.Value):])
+		for _, line := range was[1 : len(was)-1] {
+			was = append(was, strings.TrimPrefix(line, marksWas))
+		}
+	}
 	return e.put(at.Line-1, at.Column, object(last(p.at), p.value), was...)
 }
 
@@ -329,9 +401,12 @@ func (e *editor) marked(after int) (inside bool) {
 
 // put puts a value behind the first after lines, in a column, and lines of comment before it.
 func (e *editor) put(after, column int, v any, was ...string) ([]byte, error) {
-	text, err := yaml.MarshalWithOptions(v, yaml.IndentSequence(false))
+	text, err := goccy.MarshalWithOptions(v, goccy.IndentSequence(false))
 	if err != nil {
 		return nil, err
+	}
+	if name, rest, ok := bytes.Cut(text, []byte(":")); ok && e.anchor != "" {
+		text = fmt.Appendf(nil, "%s: &%s%s", name, e.anchor, rest)
 	}
 	indent, begin := strings.Repeat(" ", column-1), marksBegin
 	if after > 0 && !strings.HasSuffix(e.lines[after-1], "\n") {

@@ -24,19 +24,18 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	codecv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
 	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/sightline-router/sightline/internal/document"
 )
 
-// Bounds: the size of a file or a response, its nodes with aliases expanded, and the time for both responses of an Envoy.
+// Bounds: the size of a file or a response, and the time for both responses of an Envoy.
 const (
 	maxBytes = 64 << 20
-	maxNodes = 4 << 20
 	maxWait  = 20 * time.Second
 )
 
@@ -223,22 +222,19 @@ func Read(text []byte) (b Bootstrap, err error) {
 			return ofDump(&dump)
 		}
 	}
-	if err := expands(text); err != nil {
-		return b, err
-	}
-	var file any
-	if err := yaml.UnmarshalWithOptions(text, &file, yaml.UseOrderedMap()); err != nil {
-		return b, err
-	}
-	js, err := yaml.YAMLToJSON(text)
+	root, err := document.Parse(text)
 	if err != nil {
 		return b, err
 	}
+	if root == nil {
+		return b, b.usable()
+	}
+	file := treeOf(root)
 	if err := ofKubernetes(file); err != nil {
 		return b, err
 	}
 	var boot bootstrapv3.Bootstrap
-	if err := relaxed.Unmarshal(js, &boot); err != nil {
+	if err := fill(boot.ProtoReflect(), target(root), nil); err != nil {
 		return b, fmt.Errorf("no Envoy configuration: %w", err)
 	}
 	b.file, b.text = file, bytes.Clone(text)
@@ -281,48 +277,6 @@ func ofKubernetes(file any) error {
 	return fmt.Errorf("a ConfigMap (want the envoy.yaml that it holds: kubectl get configmap %v -o jsonpath='{.data.%s}' > envoy.yaml; "+
 		"its keys: %s)",
 		name, at, strings.Join(keys, ", "))
-}
-
-// expands refuses a YAML text that becomes too large when its aliases are expanded.
-func expands(text []byte) (err error) {
-	f, err := parser.ParseBytes(text, 0)
-	if err != nil {
-		return err
-	}
-	c := &counter{anchors: map[string]int{}}
-	for _, d := range f.Docs {
-		if d.Body != nil {
-			ast.Walk(c, d.Body)
-		}
-	}
-	if c.total > maxNodes {
-		return fmt.Errorf("%d nodes with its aliases, want %d at most", c.total, maxNodes)
-	}
-	return nil
-}
-
-// counter counts nodes. An alias counts as everything below its anchor, which precedes it.
-type counter struct {
-	anchors map[string]int
-	total   int
-}
-
-func (c *counter) Visit(n ast.Node) ast.Visitor {
-	switch n := n.(type) {
-	case *ast.AnchorNode:
-		inner := &counter{anchors: c.anchors}
-		if n.Value != nil {
-			ast.Walk(inner, n.Value)
-		}
-		c.anchors[n.Name.String()] = inner.total
-		c.total += inner.total
-		return nil
-	case *ast.AliasNode:
-		c.total = min(c.total+c.anchors[n.Value.String()], maxNodes+1)
-		return nil
-	}
-	c.total++
-	return c
 }
 
 func (b *Bootstrap) addStatic(boot *bootstrapv3.Bootstrap) {
