@@ -11,11 +11,15 @@ import (
 	"regexp"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tidwall/gjson"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/lab"
@@ -25,27 +29,14 @@ import (
 
 // Two Sightlines share what they decide, behind one Envoy, which logs to both, and behind two, each of which logs to whichever its
 // connection goes to: both know all that is in flight. One is killed under 200 requests a second: none fails, and within 2 s the
-// other one counts its own alone. Started again, and after NATS was away, both know all once more; where they have streams of their own,
-// also without NATS, and while it is away.
+// other one counts its own alone. Started again, both know all once more.
 func TestReplicasAreOne(t *testing.T) {
 	t.Parallel()
 	const long = 24
-	for name, c := range map[string]struct {
-		envoys, agents int
-		direct         bool
-	}{
-		"one Envoy, NATS":                   {1, 1, false},
-		"two Envoys, NATS":                  {2, 1, false},
-		"one Envoy, their own streams":      {1, 0, true},
-		"one Envoy, NATS and their streams": {1, 1, true},
-	} {
+	for name, envoys := range map[string]int{"one Envoy": 1, "two Envoys": 2} {
 		t.Run(name, func(t *testing.T) {
-			keys := map[string]any{"drain": "0s", "probe": false}
-			if c.direct {
-				keys["replicas"] = true // with the addresses of all
-			}
-			s := startStand(t, 2, c.agents, 2, 4, keys)
-			if c.envoys == 2 {
+			s := startStand(t, 2, 0, 2, 4, map[string]any{"drain": "0s", "probe": false, "replicas": true})
+			if envoys == 2 {
 				s.beforeTwo()
 			}
 			one, two := s.replicas[0], s.replicas[1]
@@ -121,34 +112,6 @@ func TestReplicasAreOne(t *testing.T) {
 			}
 			eventually(t, "nothing is in flight", agreed(0))
 
-			if c.agents == 0 {
-				return
-			}
-			if c.direct {
-				s.nats.signal(syscall.SIGSTOP) // its connections stay, and take what is sent
-			} else {
-				s.nats.stop()
-				eventually(t, "they are alone", func() bool {
-					return metricOf(t, one.admin, "sightline_peers ", "")+metricOf(t, two.admin, "sightline_peers ", "") == 0
-				})
-			}
-			slowly(200)
-			for i := range long {
-				go func() { ended <- s.send(request(1<<20+i, 100), true, 5*time.Minute) }()
-			}
-			eventually(t, "all are decided", func() bool { return open(one)+open(two) == long })
-			if !c.direct {
-				s.nats.start(t)
-			}
-			eventually(t, "both know all again", agreed(long))
-			s.nats.signal(syscall.SIGCONT)
-			slowly(1)
-			for range long {
-				if r := <-ended; r.failed() {
-					t.Errorf("status %d, %v: %.100s", r.status, r.err, r.body)
-				}
-			}
-			eventually(t, "nothing is in flight", agreed(0))
 			forwarded := metricOf(t, one.admin, "sightline_access_log_entries_total", `"forwarded"`) + metricOf(t, two.admin,
 				"sightline_access_log_entries_total", `"forwarded"`)
 			t.Logf("%v reports were sent to whom they are about", forwarded)
@@ -304,4 +267,46 @@ func TestReplicasLearnTogether(t *testing.T) {
 		return s.whole() && remembered(one) > 0 && remembered(one) == remembered(two) && s.whole() && blocks(one) == blocks(two)
 	})
 	expect("decided by one that started again", func(_ int, by string) bool { return !were[by] })
+}
+
+// Two Sightlines without a key file share a random secret. Whoever reaches `listen` opens streams there, claims a fixed secret and
+// offers it, under a name of its own and under a replica's: no stream is heard, and both go on with what they had.
+func TestStrangersAreNoReplicas(t *testing.T) {
+	t.Parallel()
+	s := startStand(t, 1, 0, 2, 0, map[string]any{"drain": "0s", "probe": false, "replicas": true})
+	one, two := s.replicas[0], s.replicas[1]
+	entries := func(r *standing, what string) float64 {
+		return metricOf(t, r.admin, "sightline_peer_entries_total", `"`+what+`"`)
+	}
+	paired := func() bool {
+		return metricOf(t, one.admin, "sightline_peers ", "") == 1 && metricOf(t, two.admin, "sightline_peers ", "") == 1
+	}
+	eventually(t, "they hear each other", paired)
+	conn, err := grpc.NewClient("passthrough:///"+one.listen, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	before := entries(one, "streams refused")
+	for _, version := range []string{"v1", "v2"} {
+		for _, name := range []string{"STRANGER", "STRANGE2"} {
+			st, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, "/sightline.peers."+version+".Line/Tell")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, entry := range []string{"a token", "\x05\x00\x00\x09IDOFAKEY\x01\x00", "\x0b" + strings.Repeat("s", 32)} {
+				_ = st.SendMsg(wrapperspb.Bytes([]byte("P\x02" + name + entry)))
+			}
+			want := codes.PermissionDenied
+			if version == "v1" {
+				want = codes.Unimplemented
+			}
+			if err := st.RecvMsg(new(wrapperspb.BytesValue)); status.Code(err) != want {
+				t.Errorf("%s, %s: the stream ended with %v, want %v", version, name, err, want)
+			}
+		}
+	}
+	if got := entries(one, "streams refused") - before; got != 2 || !paired() {
+		t.Errorf("%v streams were refused, want 2; still two replicas: %v", got, paired())
+	}
 }

@@ -73,8 +73,6 @@ type Options struct {
 	// not the table directories, which add about 2 %. Of it, a quarter at most is for what further groups of slots hold (StoreGroup),
 	// which leaves less for blocks, but takes none back. A full index evicts the least recently used blocks (see budget.go).
 	MaxBytes int64
-	// Part limits the index to the prompts of this part.
-	Part Part
 }
 
 // Index is the prefix index. All methods are safe for concurrent use; calls for one slot are serialized.
@@ -86,7 +84,6 @@ type Index struct {
 	shards  [shardCount]shard
 	mem     *memory
 	seed    uint64
-	part    Part
 	epoch   atomic.Uint32 // clock of the memory budget, see budget.go
 	budget  budget
 	hybrids atomic.Int32 // slots with groups: while there are none, lookups do nothing for them
@@ -101,7 +98,7 @@ const shardCount = 64
 
 // New returns an empty index.
 func New(o Options) *Index {
-	x := &Index{mem: newMemory(o.MaxBytes), seed: rand.Uint64(), part: o.Part}
+	x := &Index{mem: newMemory(o.MaxBytes), seed: rand.Uint64()}
 	x.budget.limited, x.budget.idleEpochs = o.MaxBytes > 0, maxIdleEpochs
 	for i := range x.shards {
 		sh := &x.shards[i]

@@ -11,7 +11,7 @@ import (
 //
 // An engine hash that is held already with the same content is stored again (a further copy, if the slot counts copies); with
 // other content it moves to the new content. Blocks for which there is no memory are counted as dropped and make the slot
-// partial; that is not an error. Errors: ErrUnknownParent (not for a partial slot), ErrOtherPart, ErrOwnParent, ErrMalformed,
+// partial; that is not an error. Errors: ErrUnknownParent (not for a partial slot), ErrOwnParent, ErrMalformed,
 // ErrUnknownSlot; nothing is stored then. Cost: about 0.1 µs a block, no allocation except for the index's own growth.
 func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engineHashes, locals []uint64) error {
 	if len(engineHashes) != len(locals) || tier >= Tiers {
@@ -22,7 +22,7 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 	if err != nil {
 		return err
 	}
-	at, elsewhere := noRef, !hasParent && len(locals) > 0 && !x.part.Holds(locals[0])
+	at := noRef
 	if hasParent {
 		if slices.Contains(engineHashes, parent) {
 			s.mu.Unlock()
@@ -32,9 +32,7 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 			at = s.lastRef
 		} else {
 			at = s.find(parent, mix(parent, x.seed))
-			if at == noRef && x.part.Of > 1 {
-				elsewhere = true
-			} else if at == noRef {
+			if at == noRef {
 				partial := s.partial.Load()
 				s.mu.Unlock()
 				if partial {
@@ -45,11 +43,6 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 					ErrUnknownParent, parent, id)
 			}
 		}
-	}
-	if elsewhere {
-		s.dropOtherPart(tier, engineHashes)
-		s.mu.Unlock()
-		return ErrOtherPart
 	}
 	s.stores.Add(1)
 	all, noRoom := len(engineHashes), false

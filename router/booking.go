@@ -190,7 +190,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *groupPrompt)
 	}
 	work := ledger.Booking{Work: fleet.Work{Tokens: a.tokens - cached + st.encode, Fetch: st.offloaded, Context: answers * a.tokens,
 		Answers: answers}}
-	if a.prompt.Exact && !r.inOtherPart(b.locals) { // else the last known block is not the last that it will store
+	if a.prompt.Exact { // else the last known block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	} else if a.watching != nil {
 		work.Seen, work.From = a.watching.Seen, st.predicted/size
@@ -200,7 +200,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *groupPrompt)
 
 // recordPredictions records which blocks the slot will hold and which images it will have seen.
 func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *groupPrompt, now time.Time) {
-	b.promise = r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, b.locals, now), now)
+	b.promise = r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, now), now)
 	if a.watching != nil {
 		b.path = appendChain(nil, &a.watching.Path)
 		b.sent = r.predictPath(b.slot, b.path, now)
@@ -220,11 +220,11 @@ func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *groupP
 }
 
 // predictionTTL returns how long a prediction for a slot counts. Events confirm it only after the request's prefill, so the time of the
-// queue ahead is added. A prompt of another part of the index is never confirmed, unless its replica is asked and answers.
-func (r *Router) predictionTTL(slot *fleet.Slot, locals []uint64, now time.Time) time.Duration {
+// queue ahead is added.
+func (r *Router) predictionTTL(slot *fleet.Slot, now time.Time) time.Duration {
 	ttl := r.serving.Load().predictedTTL
 	most := speculative.Longest(ttl)
-	if !sendsEvents(slot, now) || !r.partAnswered.Load() && r.inOtherPart(locals) {
+	if !sendsEvents(slot, now) {
 		return most
 	}
 	if load := slot.Load(now); load.Rate > 0 {
@@ -289,12 +289,8 @@ func (x *planner) setSession(group int) {
 	}
 }
 
-// registerExpectation tells the audit, or the learner, what the slot will store. A prompt of another part of the index is audited by
-// that part's replica.
+// registerExpectation tells the audit, or the learner, what the slot will store.
 func (r *Router) registerExpectation(b *bookingRecord, a *groupPrompt, id, session string, at placing) {
-	if r.inOtherPart(b.locals) {
-		return
-	}
 	r.watch(id, b.slot, session, a.watching)
 	if a.unread && session != id {
 		return

@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/audit"
@@ -25,7 +24,6 @@ const (
 const (
 	noWorker    = "no worker known"
 	unconfirmed = "not confirmed by events yet"
-	anotherPart = "the prompt is of another part of the index"
 )
 
 // blocks are the hashes that are looked up for the slots of one group (read.go), and what was found.
@@ -42,8 +40,6 @@ type blocks struct {
 	computed      []uint64        // then the blocks with it
 	images        []placedMedium  // of the prompt
 	front         uint64          // chain hash of the last block that some slot holds; 0: none
-	fromReplica   bool            // another replica said who holds the prompt
-	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU
 }
 
 // unit returns how many blocks the lower tiers of its workers return at once.
@@ -84,7 +80,7 @@ func (x *planner) choose() {
 	x.nameTargets()
 	x.out.Source, x.out.Encoder = x.pullSource(best), x.encoder(rd.prompt, best)
 	keys := &x.mem.blocks[group]
-	x.explain(best, rd, keys, !keys.fromReplica && x.inOtherPart(keys.locals))
+	x.explain(best, rd, keys)
 	x.setSession(group)
 }
 
@@ -272,10 +268,7 @@ func (s *scratch) match(x *planner, keys *blocks, look bool, most int) {
 		s.overlap[h.Slot] = overlap{}
 	}
 	s.matches.Slots, s.matches.GPU, s.matches.Reduced = s.matches.Slots[:0], s.matches.GPU[:0], s.matches.Reduced[:0]
-	switch {
-	case keys.fromReplica && look:
-		s.matches.Slots, s.matches.GPU = append(s.matches.Slots, keys.held...), append(s.matches.GPU, keys.onGPU...)
-	case look:
+	if look {
 		s.matches.Most = most
 		x.opt.Index.Match(keys.locals, &s.matches)
 	}
@@ -430,7 +423,7 @@ func (x *planner) targetFrontends(t Target) {
 }
 
 // explain sets Reason and Why: what the decision is based on, and what keeps it from a better reason or from being certain.
-func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks, elsewhere bool) {
+func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks) {
 	d := &x.out
 	_, doubt := indexAge(x.chosen, x.now)
 	switch {
@@ -451,9 +444,6 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks, els
 		d.Why = doubt
 	default:
 		d.Why = "no block held"
-	}
-	if elsewhere {
-		d.Why = anotherPart
 	}
 	if rd.reuse == prompt.Recomputed {
 		d.Why = "the engine bypasses its cache for this request"

@@ -21,7 +21,6 @@ func (r *Router) commitSteered(x *planner) {
 	if x.trial != nil && !x.trial.ClaimTrial(x.now) {
 		x.withoutTrial()
 	}
-	r.learnPart(x)
 	if x.finish(r.choices.Add(1)) {
 		x.countFronts()
 		r.book(x)
@@ -30,7 +29,6 @@ func (r *Router) commitSteered(x *planner) {
 
 // commitUnsteered keeps the choice until Envoy says which worker it picked (unsteered.go).
 func (r *Router) commitUnsteered(x *planner) {
-	r.learnPart(x)
 	if x.finish(r.choices.Add(1)) {
 		x.countFronts()
 		r.bookUnsteered(x)
@@ -39,13 +37,6 @@ func (r *Router) commitUnsteered(x *planner) {
 
 // commitNothing makes the choice that the next decision would make.
 func (r *Router) commitNothing(x *planner) { x.finish(r.choices.Load() + 1) }
-
-// learnPart notes whether replicas of other parts of the index answer, which predictions depend on.
-func (r *Router) learnPart(x *planner) {
-	if x.tally.askedPart {
-		r.partAnswered.Store(x.tally.partAnswered)
-	}
-}
 
 // countAndTime counts a plan that was carried out, and returns the time that it took.
 func (r *Router) countAndTime(x *planner) time.Duration {

@@ -150,7 +150,7 @@ func (x *planner) recall(group int) {
 	r := &keys.recalled
 	keys.own = len(keys.locals)
 	recalls := x.recalls(group)
-	if !recalls && !x.remembersOnly(group) || x.inOtherPart(keys.locals) {
+	if !recalls && !x.remembersOnly(group) {
 		return
 	}
 	if len(x.mem.paths.In(learned.Written).Steps) == 0 {

@@ -91,7 +91,7 @@ func (r *Router) confirm(o Outcome) bool {
 	at := r.opt.Now()
 	var made *speculative.Promise
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
-		made = r.predicted.Add(uint32(now.Slot.ID), b.chain, 0, r.predictionTTL(now.Slot, b.locals, at), at)
+		made = r.predicted.Add(uint32(now.Slot.ID), b.chain, 0, r.predictionTTL(now.Slot, at), at)
 		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
 		r.Learner().Move(o.ID, now.Slot.ID)
 	} else { // its blocks have other hashes: nothing to predict or compare
@@ -229,7 +229,7 @@ func (r *Router) learnMisses(e *end) {
 // predictDecoded predicts that a slot which has decoded a prompt holds it, until its events say so.
 func (r *Router) predictDecoded(slot *fleet.Slot, chain []uint64) {
 	now := r.opt.Now()
-	r.predicted.Add(uint32(slot.ID), chain, 0, r.predictionTTL(slot, nil, now), now)
+	r.predicted.Add(uint32(slot.ID), chain, 0, r.predictionTTL(slot, now), now)
 }
 
 // foundLess reports whether the engine found less than its events promised (such as after a reset not yet reported). One block

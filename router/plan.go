@@ -40,15 +40,14 @@ type plan struct {
 
 // tally is what a plan counts and logs when it is carried out.
 type tally struct {
-	removed                 []string // fields removed from the body, by the table's name
-	answer                  string   // label of metrics.storedAnswers; "": no stored answer is referred to
-	answerID                string   // the answer, if its worker is known
-	deadline                string   // label of metrics.deadlines; "": the client gave none
-	shed                    string   // label of metrics.shed; "": it was not
-	noPrefill, noEncode     bool     // no worker of that role was available
-	askedPart, partAnswered bool     // another replica was asked for the prompt's holders, and answered
-	fewerRetries            bool     // candidates were left out because they need other body edits
-	unreadWhy               string   // a warning: why the request is routed by load
+	removed             []string // fields removed from the body, by the table's name
+	answer              string   // label of metrics.storedAnswers; "": no stored answer is referred to
+	answerID            string   // the answer, if its worker is known
+	deadline            string   // label of metrics.deadlines; "": the client gave none
+	shed                string   // label of metrics.shed; "": it was not
+	noPrefill, noEncode bool     // no worker of that role was available
+	fewerRetries        bool     // candidates were left out because they need other body edits
+	unreadWhy           string   // a warning: why the request is routed by load
 }
 
 // planner makes a plan, from the state and one request, in two steps: prepare reads the request, and finish chooses a worker.
@@ -205,7 +204,7 @@ func (x *planner) prepareBody(ctx context.Context) {
 		x.routeByLoad(why)
 		return
 	}
-	x.hashAndAskHolders(ctx)
+	x.hashPrompts()
 	if len(x.slots) == 0 {
 		x.addEdits(x.mem.readings[0].edits)
 		x.out.Why = noWorker

@@ -281,30 +281,13 @@ func (s *scratch) setGroup(id indexer.SlotID, group int) {
 	s.groups[id] = uint16(group)
 }
 
-// hashAndAskHolders hashes the prompt for each group that may get it, and asks which workers hold it if it belongs to another
-// part than our index (indexshard.go). It runs before the admission lock is taken, so that no decision waits for another's answer.
-func (x *planner) hashAndAskHolders(ctx context.Context) {
+// hashPrompts hashes the prompt for each group that may get it. It runs before the admission lock is taken.
+func (x *planner) hashPrompts() {
 	x.shaped = shaped(&x.mem.req)
 	for group := range x.mem.blocks {
 		x.stepAside(group)
-		keys, rd := &x.mem.blocks[group], x.reading(group)
-		if !keys.hasWorkers || rd.refused() {
-			continue
-		}
-		x.hashPrompt(group)
-		keys.fromReplica, keys.held, keys.onGPU = false, keys.held[:0], keys.onGPU[:0]
-		if x.opt.AskHolders == nil || rd.reuse == prompt.Recomputed || !x.inOtherPart(keys.locals) {
-			continue
-		}
-		var list []Holder
-		list, keys.fromReplica = x.opt.AskHolders(ctx, keys.locals)
-		x.tally.askedPart, x.tally.partAnswered = true, keys.fromReplica
-		for _, h := range list {
-			if slot := x.opt.Fleet.Find(h.Worker, h.Rank); slot != nil {
-				blocks := min(max(0, h.Blocks), len(keys.locals))
-				keys.held = append(keys.held, indexer.Match{Slot: slot.ID, Blocks: uint32(blocks)})
-				keys.onGPU = append(keys.onGPU, indexer.Match{Slot: slot.ID, Blocks: uint32(min(max(0, h.GPU), blocks))})
-			}
+		if x.mem.blocks[group].hasWorkers && !x.reading(group).refused() {
+			x.hashPrompt(group)
 		}
 	}
 }

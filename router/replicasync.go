@@ -185,7 +185,7 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 		b.Decode = r.opt.Fleet.Find(s.Decoder, s.DecoderRank)
 	}
 	if len(s.Locals) > 0 {
-		note.promise = r.predicted.Add(uint32(slot.ID), note.chain, min(s.Proven, len(s.Locals)), r.predictionTTL(slot, s.Locals, now), now)
+		note.promise = r.predicted.Add(uint32(slot.ID), note.chain, min(s.Proven, len(s.Locals)), r.predictionTTL(slot, now), now)
 	}
 	note.sent = r.predictPath(slot, note.path, now)
 	for _, m := range s.Media {

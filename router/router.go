@@ -25,7 +25,6 @@
 //	disaggregation.go  workers that only prefill, and those that decode
 //	encoderpool.go     workers that only encode
 //	adapters.go        LoRA adapters that workers have loaded
-//	indexshard.go      prompts that another replica's index holds
 //	responseaffinity.go, session.go, dprank.go   requests that name an answer, a session, a rank
 //	staleness.go       how far a worker's events can be trusted
 //	fronts.go          beginnings that are asked about often
@@ -43,7 +42,6 @@
 package router
 
 import (
-	"context"
 	"hash/maphash"
 	"math"
 	"math/rand/v2"
@@ -119,9 +117,6 @@ type Options struct {
 	Share func(*SharedBooking)
 	// ShareLearned, if set, is called with what a request taught under the secret's key of that ID. It must not block, nor keep it.
 	ShareLearned func(key uint64, l *learned.Lesson)
-	// AskHolders, if set, asks the replica that holds another part of the index who holds leading blocks of a prompt of that
-	// part. It returns false if none answered in time.
-	AskHolders func(ctx context.Context, locals []uint64) ([]Holder, bool)
 }
 
 // Router takes decisions. It is safe for concurrent use.
@@ -141,7 +136,6 @@ type Router struct {
 	unsampledLog *zap.Logger   // not sampled, for the line of each decision
 	lastShared   atomic.Uint64 // number of the last booking that other replicas were told of
 	replicas     sync.Mutex    // held while a message of another replica is applied
-	partAnswered atomic.Bool   // the last question to a replica of another part was answered
 	unsteered    atomic.Uint64 // bits of Options.UnsteeredShare
 	scratch      sync.Pool
 }

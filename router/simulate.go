@@ -1,7 +1,6 @@
 package router
 
 import (
-	"context"
 	"errors"
 
 	"github.com/sightline-router/sightline/engine"
@@ -49,7 +48,7 @@ func (x *planner) preparePrompt(rd reading) {
 		rd.needed, rd.model = x.mem.readings[i].needed, x.model.prompts[i].Model()
 		x.mem.readings[i] = rd
 	}
-	x.hashAndAskHolders(context.Background())
+	x.hashPrompts()
 	if len(x.slots) == 0 {
 		x.out.Why = noWorker
 	}

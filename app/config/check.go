@@ -15,7 +15,6 @@ import (
 	"github.com/sightline-router/sightline/app/alias"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/denied"
 )
 
@@ -165,9 +164,6 @@ func (c *Config) checkRanges(bad report) {
 	}
 	inRange(bad, "body_limit", c.BodyLimit, 1<<20, 2047<<20)          // Envoy's minimum; gRPC's maximum
 	inRange(bad, "index.max_bytes", c.Index.MaxBytes, 16<<20, 32<<30) // the range of the index's page numbers
-	if _, err := indexer.ParsePart(c.Index.Partition); err != nil {
-		bad("index.partition", "%v", err)
-	}
 	inRange(bad, "media.max_bytes", c.Media.MaxBytes, 1<<10, 512<<20) // package fetch bounds unfinished bytes to this
 	inRange(bad, "media.relay.max_bytes", c.Media.Relay.MaxBytes, 1<<20, 1<<40)
 	inRange(bad, "decision_log.max_bytes", c.DecisionLog.MaxBytes, 1<<20, 1<<40)

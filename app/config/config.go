@@ -178,9 +178,7 @@ func (n *NATS) Link() bus.LinkOptions {
 
 // Index bounds what is stored of the workers' blocks.
 type Index struct {
-	MaxBytes Size `yaml:"max_bytes"`
-	// the part of all prompts that is stored here, as indexer.ParsePart reads it
-	Partition    string        `yaml:"partition"`
+	MaxBytes     Size          `yaml:"max_bytes"`
 	KeyFile      string        `yaml:"key_file"`                    // a secret of block hashes, 32 bytes or more, the same everywhere
 	PredictedTTL time.Duration `yaml:"predicted_ttl" reload:"live"` // how long a routed prompt counts as held without confirmation by events
 }
@@ -274,6 +272,7 @@ type Events struct {
 	From string `yaml:"from"`
 	// Load is where a worker of NVIDIA's standalone router example publishes its load; its events then have that form.
 	Load string `yaml:"load"`
+	Host string `yaml:"-"`    // the only host that is dialled, if the worker itself named ZMQ and Replay; "": any
 	Auto bool   `yaml:"auto"` // the worker itself tells where: GET /server_info (SGLang) or /kv_event_sources (vLLM 0.31)
 }
 

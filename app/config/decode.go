@@ -252,6 +252,7 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 var removed = map[string]string{
 	"client_uuid": "vLLM serves the features of the first image seen under a uuid, so a client's never reaches a worker " +
 		"(leave the key out)",
+	"partition":        "each Sightline holds the whole index: 1.2 GiB of index.max_bytes hold 50 million blocks (leave the key out)",
 	"enable_mm_embeds": "requests with embeddings go to a worker whatever its flag, which refuses them itself (leave the key out)",
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/envoy/check"
-	"github.com/sightline-router/sightline/indexer"
 	arms "github.com/sightline-router/sightline/router/report"
 )
 
@@ -210,9 +209,6 @@ func room(s *collected, r *report) {
 	blocks := 0
 	s.asked(r, func(w *worker) { blocks += w.facts.Blocks * max(1, w.Ranks) })
 	limit := int64(s.cfg.Index.MaxBytes)
-	if part, err := indexer.ParsePart(s.cfg.Index.Partition); err == nil {
-		blocks /= max(1, part.Of)
-	}
 	lost := s.count("sightline_index_lost_blocks_total")
 	switch need := int64(blocks) * bytesOfBlock; {
 	case need > limit:

@@ -208,7 +208,7 @@ func TestCheckMistakes(t *testing.T) {
 		// Memory, images.
 		{"", "index: {max_bytes: 0}", "index.max_bytes: 0 is out of range (want 16MiB to "},
 		{"", "index: {max_bytes: 33GiB}", "index.max_bytes: 33GiB is out of range (want 16MiB to 32GiB)"},
-		{"", "index: {partition: 3/2}", `index.partition: "3/2" is not a part (want one such as 1/2`},
+		{"", "index: {partition: 3/2}", "index.partition: no longer a key: each Sightline holds the whole index"},
 		{"", "index: {predicted_ttl: -20s}", "index.predicted_ttl: -20s is out of range (want "},
 		{"", "index: {predicted_ttl: 0s}", "index.predicted_ttl: 0s is out of range"},
 		{"", "index: {predicted_ttl: 48h}", "index.predicted_ttl: 48h0m0s is out of range"},

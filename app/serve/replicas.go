@@ -24,22 +24,19 @@ import (
 // replicas is the connection to the other replicas; nil: there is none.
 type replicas struct {
 	*peers.Exchange
-	direct *peers.Direct // nil: by NATS only
+	direct *peers.Direct
 	own    string
 	stop   context.CancelFunc
 	done   chan struct{}
 }
 
 func (s *Server) replicas() *replicas {
-	direct := len(s.cfg.Replicas.All(s.cfg.Envoy.Sightlines)) > 0
-	if !s.cfg.NATS.Given() && !direct {
+	if len(s.cfg.Replicas.All(s.cfg.Envoy.Sightlines)) == 0 {
 		return nil
 	}
 	own := peers.Instance()
 	p := &replicas{Exchange: peers.New(own, s.log, s.metrics), own: own, done: make(chan struct{})}
-	if direct {
-		p.direct = peers.NewDirect(own, p.Receive, p.Refused(), s.log)
-	}
+	p.direct = peers.NewDirect(own, p.Receive, p.Refused(), s.log)
 	return p
 }
 
@@ -48,7 +45,6 @@ type hooks struct {
 	instance      string
 	share         func(*router.SharedBooking)
 	shareLearned  func(uint64, *learned.Lesson)
-	askHolders    func(context.Context, []uint64) ([]router.Holder, bool)
 	forward       func(string, router.Outcome) bool
 	otherReplicas func() (others int, ago time.Duration)
 	lost          func() []string
@@ -59,12 +55,8 @@ func (p *replicas) hooks() (h hooks) {
 	if p == nil {
 		return h
 	}
-	h = hooks{instance: p.own, share: p.Share, shareLearned: p.ShareLearned, askHolders: p.AskHolders, forward: p.Forward,
-		otherReplicas: p.OtherReplicas}
-	if p.direct != nil {
-		h.services, h.lost = p.direct.Register, p.direct.Lost
-	}
-	return h
+	return hooks{instance: p.own, share: p.Share, shareLearned: p.ShareLearned, forward: p.Forward,
+		otherReplicas: p.OtherReplicas, services: p.direct.Register, lost: p.direct.Lost}
 }
 
 // backfill makes a rank's source ask other replicas for what its worker cannot replay any more.
@@ -148,34 +140,21 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 	if err != nil {
 		return fmt.Errorf("replicas: %w", err)
 	}
-	var lines []peers.Line
-	if r.sources.nats != nil {
-		bus, err := r.sources.nats.Peers(p.own, p.Receive)
-		if err != nil {
-			return fmt.Errorf("nats: %w", err)
-		}
-		lines = append(lines, bus)
-	}
-	if p.direct != nil {
-		lines = append(lines, p.direct)
-	}
 	ctx, p.stop = context.WithCancel(ctx)
 	go func() {
 		defer close(p.done)
 		streams, end := context.WithCancel(context.WithoutCancel(ctx)) // until the good-bye was sent
 		var all sync.WaitGroup
-		if p.direct != nil {
-			all.Go(func() {
-				select {
-				case <-srv.Stopping():
-				case <-streams.Done():
-				}
-				p.direct.EndStreams()
-			})
-			all.Go(func() { p.direct.Run(streams, r.cfg.Replicas.All(r.cfg.Envoy.Sightlines), access) })
-		}
+		all.Go(func() {
+			select {
+			case <-srv.Stopping():
+			case <-streams.Done():
+			}
+			p.direct.EndStreams()
+		})
+		all.Go(func() { p.direct.Run(streams, r.cfg.Replicas.All(r.cfg.Envoy.Sightlines), access) })
 		all.Go(func() { p.learn(ctx, r, again) })
-		p.Run(ctx, lines...)
+		p.Run(ctx, p.direct)
 		end()
 		all.Wait()
 	}()

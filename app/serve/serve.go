@@ -217,9 +217,8 @@ func (s *Server) Run(stopped context.Context) error {
 // decider creates the parts that decide, until ctx ends: the index, the fleet, audit and probe, and the router over them. They
 // have no workers yet.
 func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *running {
-	part, _ := indexer.ParsePart(s.cfg.Index.Partition) // checked by config
 	r := &running{Server: s, roster: extproc.NewRoster(), done: make(chan error, 3), peers: s.replicas(),
-		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes), Part: part}), fleet: fleet.New(nil)}
+		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes)}), fleet: fleet.New(nil)}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	go paceHeap(ctx)
 	if s.cfg.Audit {
@@ -250,7 +249,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: unsteered, OnDecided: others.Decided,
 		OnEnded: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index,
 		LearnedBytes: 64 << 20, Audit: r.audit,
-		Decisions: decisions, Share: with.share, ShareLearned: with.shareLearned, AskHolders: with.askHolders,
+		Decisions: decisions, Share: with.share, ShareLearned: with.shareLearned,
 		PredictedTTL: s.cfg.Index.PredictedTTL,
 		MaxInFlight:  s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
 		CacheHints: s.cfg.PassCacheHints, AskUsage: s.cfg.Envoy.AskUsage, Log: s.log, Metrics: r.metrics,

@@ -34,6 +34,7 @@ workers:
 decision_log: {file: DIR/decisions.jsonl}
 tracing: {endpoint: "127.0.0.1:9", insecure: true}
 nats: {listen: "127.0.0.1:0", dir: DIR/streams}
+replicas: {addresses: ["127.0.0.1:9"]}
 media: {relay: {listen: "127.0.0.1:0", url: "http://127.0.0.1:9904"}}
 `
 	dynamoEvents = `

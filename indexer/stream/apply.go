@@ -112,9 +112,7 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 	case kvevent.Removed:
 		f.notifyEvent(e)
 		unknown := f.o.Sink.Remove(e.Tier, e.EngineHashes) - f.orphans.removed(e.Tier, e.EngineHashes)
-		if !f.inPart {
-			n.UnknownBlocks += uint64(max(0, unknown))
-		}
+		n.UnknownBlocks += uint64(max(0, unknown))
 		f.offload.removed(e)
 		if e.Tier == kvevent.GPU {
 			f.cutStems(e.EngineHashes)
@@ -182,9 +180,6 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 		f.offload.stored(e)
 		n.Blocks += uint64(len(e.EngineHashes))
 		f.attachOrphans(e.EngineHashes, n)
-	case errors.Is(err, indexer.ErrOtherPart):
-		n.Elsewhere += uint64(len(e.EngineHashes))
-		f.inPart = true
 	case errors.Is(err, indexer.ErrUnknownParent):
 		n.UnknownParents++
 		n.OrphansDropped += f.orphans.add(e)

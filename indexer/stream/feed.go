@@ -173,7 +173,6 @@ type Feed struct {
 
 	order
 	form         block.Form // of the blocks held, as the last stored event has it
-	inPart       bool       // the sink holds a part of all prompts: removals of blocks of other parts are expected
 	comparedSize int        // with the configured one
 	offload      offload
 	orphans      orphans

@@ -36,7 +36,6 @@ type Stats struct {
 
 	Refused        uint64 // stored events that the sink refused for another reason
 	Unresolved     uint64 // blocks named by engine hash alone whose content is not known
-	Elsewhere      uint64 // blocks of another part than the sink holds
 	OtherBlockSize uint64 // blocks of a smaller size than those held; ignored
 
 	// Partial: the worker may hold more than its events said; the index's matches are a lower bound.
@@ -72,7 +71,6 @@ func (s *Stats) add(n *Stats) {
 	s.UnknownParents += n.UnknownParents
 	s.UnknownBlocks += n.UnknownBlocks
 	s.OtherBlockSize += n.OtherBlockSize
-	s.Elsewhere += n.Elsewhere
 	s.Unresolved += n.Unresolved
 	s.Refused += n.Refused
 	s.OrphansAttached += n.OrphansAttached
@@ -89,7 +87,7 @@ func (s *Stats) Counters() map[string]uint64 {
 		"duplicates": s.Duplicates, "dropped": s.Drops, "stale": s.Stale, "replays": s.Replays, "backfilled": s.Backfilled,
 		"decode_errors": s.DecodeErrors, "malformed": s.Malformed, "strangers": s.Strangers, "panics": s.Panics,
 		"replay_errors": s.ReplayErrors, "unknown_parents": s.UnknownParents, "unknown_blocks": s.UnknownBlocks,
-		"refused": s.Refused, "unresolved": s.Unresolved, "other_block_size": s.OtherBlockSize, "elsewhere": s.Elsewhere,
+		"refused": s.Refused, "unresolved": s.Unresolved, "other_block_size": s.OtherBlockSize,
 		"orphans_attached": s.OrphansAttached, "orphans_dropped": s.OrphansDropped, "parents_shown": s.Stems, "parents_dropped": s.StemsDropped,
 		"gaps_unfilled": s.Unfilled, "doubtful_dropped": s.DoubtfulDropped,
 	}

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,48 +29,46 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// Direct is a Line without NATS, or while NATS cannot be reached: each replica opens a stream to every other replica's listener and sends
-// its messages on it in order. Host names among the addresses are resolved periodically, and every IP address is dialled. A
-// replica that reaches itself closes that stream.
+// Direct is the Line: each replica opens a stream to every other replica's listener and sends its messages on it in order. Host
+// names among the addresses are resolved periodically, and every IP address is dialled. A replica that reaches itself closes that
+// stream.
 //
-//	Run ─▶ an address ── stream, whose header has the other's name ─▶ queue of Send
-//	Register ─▶ messages of others ─▶ take
+//	Run ─▶ an address ── stream, whose header has the other's name ─▶ our name and a token ─▶ queue of Send
+//	Register ─▶ a stream's name and token ─▶ isOpened: asked of that name, which we dialled ─▶ messages ─▶ take
 //
-// The listener decides who may send: Direct uses its certificates and tokens as well. A stream speaks for one replica, which its
-// first message names, and a replica's name belongs to the host whose stream said it first, as long as that has one (claim). So
-// no client that may connect can speak for a replica on another host. Replicas may share a certificate, so it says nothing of the name.
+// Whoever reaches the listener can open a stream there and claim any name. So a stream is heard only once the replica of that name
+// has confirmed, over a connection that this replica dialled, that it opened the stream: it alone knows the stream's token. A
+// stream speaks for that one name. Replicas may share a certificate, and an address may be translated, so neither says who it is.
 type Direct struct {
 	own     string
 	take    func([]byte)
-	refused prometheus.Counter // messages in another replica's name
+	refused prometheus.Counter // streams that no dialled replica opened
 	log     *zap.Logger
 
-	ended chan struct{} // closed when messages of others are no longer taken
-	said  atomic.Bool   // a refused message was logged
+	ended   chan struct{} // closed when messages of others are no longer taken
+	waiting chan struct{} // places of streams that wait until the replica that they name is dialled
+	said    atomic.Bool   // a refused stream was logged
 
 	mu      sync.Mutex
 	streams []*outgoingStream // the oldest first
-	claims  map[string]*claim // by the name of another replica
 	lost    map[string]string // why there is no stream, by the address
 }
 
 // outgoingStream is a stream to another replica.
 type outgoingStream struct {
 	name  string // name of the other replica
+	token string // only the other replica is told it
 	queue chan []byte
-}
-
-// claim says which host speaks for a replica. It lasts a little longer than the host's streams, which may be opened again.
-type claim struct {
-	host    string // IP address; "": a unix socket
-	streams int
-	ended   time.Time // when the last stream did
+	ask   func(ctx context.Context, token string) bool // whether the other replica opened the stream with this token to us
 }
 
 const (
 	directQueue     = 256             // messages that wait for a stream; further ones are dropped
 	resolveInterval = 2 * time.Second // interval of resolving the addresses
 	maxDialled      = maxPeers
+	maxWaiting      = 64              // streams that wait until the replica that they name is dialled
+	dialledTime     = 2 * time.Second // the longest such wait; the other replica opens the stream again
+	askOpenedTime   = 2 * time.Second
 	goodbyeTime     = time.Second / 5
 	pingEvery       = 10 * time.Second // a connection that does not answer a ping is dead
 )
@@ -78,25 +77,29 @@ var (
 	errNoStream = errors.New("no stream to that replica")
 	errSlow     = errors.New("a replica reads its messages too slowly")
 	errOthers   = status.Error(codes.PermissionDenied, "a message in the name of another replica")
+	errStranger = status.Error(codes.PermissionDenied, "no replica that is dialled from here opened this stream (want the same "+
+		"envoy.sightlines or replicas.addresses in all replicas, and one release)")
 )
 
 // NewDirect returns the Direct of the replica named own. take gets the messages of others, in order for each sender; it must not
-// keep them. refused counts messages in the name of a replica that is not their sender.
+// keep them. refused counts streams that were not opened by a replica to which this one has a stream.
 func NewDirect(own string, take func(message []byte), refused prometheus.Counter, log *zap.Logger) *Direct {
-	return &Direct{own: own, take: take, refused: refused, log: log, ended: make(chan struct{}), claims: make(map[string]*claim),
-		lost: make(map[string]string)}
+	return &Direct{own: own, take: take, refused: refused, log: log, ended: make(chan struct{}),
+		waiting: make(chan struct{}, maxWaiting), lost: make(map[string]string)}
 }
 
 const (
-	serviceName = "sightline.peers.v1.Line"
+	serviceName = "sightline.peers.v2.Line"
 	methodName  = "Tell"
+	askMethod   = "Opened" // a stream too: the listener asks for tokens of those
 	nameHeader  = "sightline-replica"
 )
 
 // Register registers the service for other replicas' streams at a listener.
 func (d *Direct) Register(r grpc.ServiceRegistrar) {
-	r.RegisterService(&grpc.ServiceDesc{ServiceName: serviceName, HandlerType: (*any)(nil),
-		Streams: []grpc.StreamDesc{{StreamName: methodName, ClientStreams: true, Handler: d.serveStream}}}, d)
+	r.RegisterService(&grpc.ServiceDesc{ServiceName: serviceName, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{
+		{StreamName: methodName, ClientStreams: true, Handler: d.serveStream},
+		{StreamName: askMethod, ClientStreams: true, Handler: d.serveQuestion}}}, d)
 }
 
 // serveStream serves one incoming stream.
@@ -114,9 +117,43 @@ func (d *Direct) serveStream(_ any, s grpc.ServerStream) error {
 	}
 }
 
+// serveQuestion tells a replica whether we opened a stream to it with a token.
+func (d *Direct) serveQuestion(_ any, s grpc.ServerStream) error {
+	from, token, err := receive(s)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	opened := slices.ContainsFunc(d.streams, func(o *outgoingStream) bool { return o.name == from && o.token == string(token) })
+	d.mu.Unlock()
+	if !opened {
+		return errStranger
+	}
+	return s.SendMsg(new(wrapperspb.BytesValue))
+}
+
+// receive receives a message that names its sender, with what follows the head.
+func receive(s grpc.ServerStream) (from string, rest []byte, err error) {
+	var m wrapperspb.BytesValue
+	if err := s.RecvMsg(&m); err != nil {
+		return "", nil, err
+	}
+	from, rest, err = sender(m.Value)
+	if err != nil {
+		err = status.Error(codes.InvalidArgument, err.Error())
+	}
+	return from, rest, err
+}
+
 func (d *Direct) receiveAll(s grpc.ServerStream) error {
-	host, name := hostOf(s.Context()), ""
-	defer func() { d.unclaim(name) }()
+	name, token, err := receive(s)
+	if err != nil {
+		return err
+	}
+	if !d.isOpened(s.Context(), name, string(token)) {
+		d.refuse(s.Context(), name)
+		return errStranger
+	}
 	for {
 		var m wrapperspb.BytesValue
 		if err := s.RecvMsg(&m); err != nil {
@@ -126,54 +163,61 @@ func (d *Direct) receiveAll(s grpc.ServerStream) error {
 			return status.Errorf(codes.InvalidArgument, "a message of %d bytes (want %d at most)", len(m.Value), maxMessageBytes)
 		}
 		if from, _, err := sender(m.Value); err == nil && from != name { // unreadable ones are counted by take
-			if name != "" || !d.claim(from, host) {
-				d.refused.Inc()
-				if !d.said.Swap(true) {
-					d.log.Warn("a message in another replica's name is refused, and its stream ended; this is said once",
-						zap.String("host", host), zap.String("replica", from))
-				}
-				return errOthers
-			}
-			name = from
+			d.refuse(s.Context(), from)
+			return errOthers
 		}
 		d.take(m.Value)
 	}
 }
 
-// hostOf returns the IP address from which a stream comes.
-func hostOf(ctx context.Context) string {
-	p, ok := remote.FromContext(ctx)
-	if !ok {
-		return ""
+// refuse counts a stream that is not heard, or no longer.
+func (d *Direct) refuse(ctx context.Context, name string) {
+	d.refused.Inc()
+	if !d.said.Swap(true) {
+		host := ""
+		if p, ok := remote.FromContext(ctx); ok {
+			host = p.Addr.String()
+		}
+		d.log.Warn("a stream in a replica's name is refused, since no replica at an address of envoy.sightlines or replicas.addresses "+
+			"opened it; this is said once", zap.String("host", host), zap.String("replica", name))
 	}
-	host, _, _ := net.SplitHostPort(p.Addr.String())
-	return host
 }
 
-// claim reports whether a stream from this host may speak for the named replica. The caller must call unclaim when it ends.
-func (d *Direct) claim(name, host string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	maps.DeleteFunc(d.claims, func(_ string, c *claim) bool { return c.streams == 0 && time.Since(c.ended) > peerTimeout })
-	c := d.claims[name]
-	if name == d.own || c != nil && c.host != host || c == nil && len(d.claims) >= maxPeers {
+// isOpened asks the replica of that name whether it opened the stream with this token to us. If it is not dialled yet, as when both
+// start, isOpened waits for that.
+func (d *Direct) isOpened(ctx context.Context, name, token string) bool {
+	o := d.dialled(name)
+	if o == nil {
+		select {
+		case d.waiting <- struct{}{}:
+			defer func() { <-d.waiting }()
+		default:
+			return false
+		}
+		for end := time.Now().Add(dialledTime); o == nil && time.Now().Before(end); o = d.dialled(name) {
+			if !retry.Sleep(ctx, dialledTime/100) {
+				return false
+			}
+		}
+	}
+	if o == nil {
 		return false
 	}
-	if c == nil {
-		c = &claim{host: host}
-		d.claims[name] = c
-	}
-	c.streams++
-	return true
+	ctx, stop := context.WithTimeout(ctx, askOpenedTime)
+	defer stop()
+	return o.ask(ctx, token)
 }
 
-func (d *Direct) unclaim(name string) {
+// dialled returns a stream to the named replica; nil: there is none.
+func (d *Direct) dialled(name string) *outgoingStream {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c := d.claims[name]; c != nil {
-		c.streams--
-		c.ended = time.Now()
+	for _, o := range d.streams {
+		if o.name == name {
+			return o
+		}
 	}
+	return nil
 }
 
 // EndStreams ends the incoming streams, for which a stopping listener waits. Call it once.
@@ -311,10 +355,13 @@ func (d *Direct) session(ctx context.Context, at string, as *secure.Client) erro
 		return err
 	}
 	defer conn.Close()
-	if key := as.APIKey(); key != "" {
-		live = metadata.AppendToOutgoingContext(live, "authorization", "Bearer "+key)
+	open := func(ctx context.Context, method string) (grpc.ClientStream, error) {
+		if key := as.APIKey(); key != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+key)
+		}
+		return conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, "/"+serviceName+"/"+method)
 	}
-	s, err := conn.NewStream(live, &grpc.StreamDesc{ClientStreams: true}, "/"+serviceName+"/"+methodName)
+	s, err := open(live, methodName)
 	if err != nil {
 		return err
 	}
@@ -333,11 +380,16 @@ func (d *Direct) session(ctx context.Context, at string, as *secure.Client) erro
 	case d.own:
 		return nil
 	}
-	o := &outgoingStream{name: name, queue: make(chan []byte, directQueue)}
-	d.mu.Lock()
-	if !slices.ContainsFunc(d.streams, func(other *outgoingStream) bool { return other.name == name }) {
-		o.queue <- messageHead(d.own) // claims our name there, also while other lines carry the messages; one host may claim it
+	o := &outgoingStream{name: name, token: rand.Text(), queue: make(chan []byte, directQueue)}
+	o.ask = func(ctx context.Context, token string) bool {
+		s, err := open(ctx, askMethod)
+		if err != nil || s.SendMsg(wrapperspb.Bytes(append(messageHead(d.own), token...))) != nil {
+			return false
+		}
+		return s.RecvMsg(new(wrapperspb.BytesValue)) == nil
 	}
+	o.queue <- append(messageHead(d.own), o.token...)
+	d.mu.Lock()
 	d.streams = append(d.streams, o)
 	delete(d.lost, at)
 	d.mu.Unlock()

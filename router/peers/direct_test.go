@@ -2,7 +2,7 @@ package peers
 
 import (
 	"context"
-	"fmt"
+	"encoding/binary"
 	"net"
 	"strings"
 	"sync"
@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -58,9 +59,7 @@ func newDirectEnd(t *testing.T) *directEnd {
 	e.Direct = NewDirect(Instance(), func(m []byte) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if len(m) > headBytes { // the first of a stream is empty
-			e.heard = append(e.heard, string(m[headBytes:]))
-		}
+		e.heard = append(e.heard, string(m[headBytes:]))
 	}, prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop())
 	e.listen(t, "127.0.0.1:0")
 	return e
@@ -149,29 +148,18 @@ func TestDirectIsBounded(t *testing.T) {
 		}
 	}
 	e := newDirectEnd(t)
-	defer e.srv.Stop()
-	conn, err := grpc.NewClient(e.at, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, "/"+serviceName+"/"+methodName)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = s.SendMsg(wrapperspb.Bytes(make([]byte, maxMessageBytes+1)))
-	if err := s.RecvMsg(new(wrapperspb.BytesValue)); err == nil || !strings.Contains(err.Error(), "1048577 bytes") {
-		t.Errorf("%v", err)
+	t.Cleanup(e.srv.Stop)
+	say, end := e.voice(t)
+	say(make([]byte, maxMessageBytes+1))
+	if err := end(); err == nil || !strings.Contains(err.Error(), "1048577 bytes") {
+		t.Errorf("got %v, want its bytes", err)
 	}
 }
 
-// voice opens a stream to e from an address of loopback, and returns what sends on it and what waits for its end.
-func (e *directEnd) voice(t *testing.T, from string) (say func(m []byte), end func() error) {
+// voice opens a stream to e as whoever may connect, and returns what sends on it and what waits for its end.
+func (e *directEnd) voice(t *testing.T) (say func(m []byte), end func() error) {
 	t.Helper()
-	dial := func(ctx context.Context, at string) (net.Conn, error) {
-		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(ctx, "tcp", at)
-	}
-	conn, err := grpc.NewClient("passthrough:///"+e.at, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial))
+	conn, err := grpc.NewClient("passthrough:///"+e.at, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,71 +173,123 @@ func (e *directEnd) voice(t *testing.T, from string) (say func(m []byte), end fu
 	return func(m []byte) { _ = s.SendMsg(wrapperspb.Bytes(m)) }, func() error { return s.RecvMsg(new(wrapperspb.BytesValue)) }
 }
 
-// TestNobodySpeaksForOthers checks that a stream has one replica's name, and that a name that another host has, or the listener
-// itself, is refused, so that nobody who may connect ends another replica's requests or lets NATS look alive. The name's own host
-// may open another stream; once its streams have ended for a while the name is free.
-func TestNobodySpeaksForOthers(t *testing.T) {
-	h := &hall{}
-	r := h.join(t)
-	e := &directEnd{Direct: NewDirect(r.own, r.Receive, r.Refused(), zap.NewNop())}
-	e.listen(t, "127.0.0.1:0")
-	t.Cleanup(e.srv.Stop)
-	given := func(name string, n uint64) []byte {
-		return appendShared(messageHead(name), &router.SharedBooking{Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1,
-			Context: 1}, true)
+// TestOnlyDialledReplicasAreHeard: two replicas that dial each other share a random secret. A third process that reaches a listener,
+// from the same host, is heard under no name: not with a token of its own, not with that of a stream that it was sent, not with one
+// message more of a replica's name, and nothing that it claims replaces the secret, books a request or ends one.
+func TestOnlyDialledReplicasAreHeard(t *testing.T) {
+	h := &hall{} // only builds replicas: they talk over streams
+	h.away.Store(true)
+	h.prepare = func(r *replica) { r.Exchange.Secret = Secret{Secret: block.NewSecret()} }
+	var ends []*directEnd
+	var all []*replica
+	for range 2 {
+		r := h.join(t)
+		r.stop()
+		<-r.done
+		e := &directEnd{Direct: NewDirect(r.own, r.Receive, r.Refused(), zap.NewNop()), done: make(chan struct{})}
+		e.listen(t, "127.0.0.1:0")
+		ends, all = append(ends, e), append(all, r)
 	}
-	refused, booked := 0, func(n int) func() bool { return func() bool { return r.router.ReplicaBookings() == n } }
-	ends := func(what string, end func() error) {
-		t.Helper()
-		refused++
-		if err := end(); status.Code(err) != codes.PermissionDenied || testutil.ToFloat64(r.Refused()) != float64(refused) {
-			t.Errorf("%s: %v, %v refused", what, err, testutil.ToFloat64(r.Refused()))
+	for i, e := range ends {
+		e.run(t, ends[0].at, ends[1].at)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); all[i].Run(ctx, e) }()
+		t.Cleanup(func() { stop(); <-done })
+	}
+	a, b := all[0], all[1]
+	id := func(r *replica) uint64 { return r.Exchange.Secret.Key().ID }
+	eventually(t, "they share one secret", func() bool { return known(1, a, b)() && id(a) == id(b) })
+	before := id(a)
+	a.decide(1, 800)
+	eventually(t, "b knows a's request", func() bool { return b.router.ReplicaBookings() == 1 })
+
+	ends[0].Direct.mu.Lock()
+	token := ends[0].streams[0].token // a sent it to b alone
+	ends[0].Direct.mu.Unlock()
+	known := block.NewSecret().Bytes() // the attacker's
+	claims := func(name string) []byte {
+		m := appendState(messageHead(name), nil, true) // ends the requests of the name
+		m = append(binary.LittleEndian.AppendUint64(append(m, kindKey), 1), flagFixed, 0)
+		m = append(append(m, kindSecret), known[:]...)
+		return appendShared(m, &router.SharedBooking{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1 << 20, Context: 1})
+	}
+	for what, c := range map[string]struct{ hello, then string }{
+		"a name of its own":                        {"STRANGER" + "its own token", "STRANGER"},
+		"a replica's name":                         {a.own + "a token", a.own},
+		"a replica's name without a token":         {a.own, a.own},
+		"the listener's name":                      {b.own + "a token", b.own},
+		"a token that a gave to b, another's name": {"STRANGER" + token, "STRANGER"},
+	} {
+		refused := testutil.ToFloat64(b.Refused())
+		say, end := ends[1].voice(t)
+		say(append([]byte{magic, version}, c.hello...))
+		say(claims(c.then))
+		if err := end(); status.Code(err) != codes.PermissionDenied || testutil.ToFloat64(b.Refused()) != refused+1 {
+			t.Errorf("%s: the stream ended with %v, %v counted; want PermissionDenied, counted once", what, err,
+				testutil.ToFloat64(b.Refused())-refused)
 		}
 	}
-	honest, gone := e.voice(t, "127.0.0.1")
-	honest(given("HONEST22", 1))
-	await(t, "its request is booked", booked(1))
-	again, _ := e.voice(t, "127.0.0.1")
-	again(given("HONEST22", 2))
-	await(t, "that of its second stream too", booked(2))
-	for what, m := range map[string][]byte{"its good-bye": append(messageHead("HONEST22"), kindBye),
-		"its state": appendState(messageHead("HONEST22"), nil, true), "the listener's name": messageHead(r.own)} {
-		say, end := e.voice(t, "127.0.0.2")
-		say(m)
-		ends(what, end)
+	if x := b.router.ReplicaBookings(); id(a) != before || id(b) != before || x != 1 || int(b.peerCount.Load()) != 1 {
+		t.Errorf("secrets %x and %x, want %x; %d requests of others, want 1; %d replicas, want 1", id(a), id(b), before, x, b.peerCount.Load())
 	}
-	echo := r.lastEcho.Load()
-	say, end := e.voice(t, "127.0.0.2")
-	say(given("OTHER222", 1))
-	await(t, "a stranger has a name of its own", booked(3))
-	say(messageHead("ANOTHER2"))
-	ends("a second name", end)
-	if r.lastEcho.Load() != echo || r.router.ReplicaBookings() < 2 {
-		t.Errorf("heard as the listener's own, or %d requests", r.router.ReplicaBookings())
+	// A question about a token is answered to the name that was sent it, and to no other.
+	for name, want := range map[string]codes.Code{b.own: codes.OK, "STRANGER": codes.PermissionDenied, a.own: codes.PermissionDenied} {
+		conn, err := grpc.NewClient("passthrough:///"+ends[0].at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, "/"+serviceName+"/"+askMethod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = s.SendMsg(wrapperspb.Bytes(append(messageHead(name), token...)))
+		if got := status.Code(s.RecvMsg(new(wrapperspb.BytesValue))); got != want {
+			t.Errorf("%s asks about a's stream to b: %v, want %v", name, got, want)
+		}
 	}
-	honest(messageHead("NEWNAME2"))
-	ends("a second name of the honest", gone)
 }
 
-// TestNamesAreBounded checks that streams have at most maxPeers names at a time, and that names are forgotten after their streams.
-func TestNamesAreBounded(t *testing.T) {
-	d := NewDirect("own", nil, nil, zap.NewNop())
-	for i := range maxPeers {
-		if !d.claim(fmt.Sprint(i), "a") {
-			t.Fatalf("name %d is refused", i)
-		}
+// TestAStreamHasOneName: a replica that is heard speaks for itself alone.
+func TestAStreamHasOneName(t *testing.T) {
+	a, b := newDirectEnd(t), newDirectEnd(t)
+	a.run(t, a.at, b.at)
+	b.run(t, a.at, b.at)
+	await(t, "they reach each other", func() bool { return a.reaches(1)() && b.reaches(1)() })
+	_ = a.Send("", append(messageHead(a.own), "one"...))
+	await(t, "b hears a", b.has("one"))
+	_ = a.Send("", append(messageHead("ANOTHER2"), "two"...))
+	await(t, "it is refused", func() bool { return testutil.ToFloat64(b.refused) == 1 })
+	await(t, "a opens another stream", func() bool {
+		_ = a.Send("", append(messageHead(a.own), "three"...))
+		return b.has("one")() == false
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if strings.Contains(strings.Join(b.heard, " "), "two") {
+		t.Errorf("heard %q, want nothing in another's name", b.heard)
 	}
-	if d.claim("more", "b") || !d.claim("7", "a") || d.claim("7", "b") {
-		t.Error("one too many, or of another host")
+}
+
+// TestWaitingStreamsAreBounded: streams in names that are not dialled wait for it, at most maxWaiting at a time.
+func TestWaitingStreamsAreBounded(t *testing.T) {
+	e := newDirectEnd(t)
+	t.Cleanup(e.srv.Stop)
+	for range maxWaiting {
+		e.waiting <- struct{}{}
 	}
-	for range 2 {
-		d.unclaim("7")
+	say, end := e.voice(t)
+	began := time.Now()
+	say(append(messageHead("STRANGER"), "token"...))
+	if err := end(); status.Code(err) != codes.PermissionDenied || time.Since(began) > dialledTime {
+		t.Errorf("one too many: %v after %v, want PermissionDenied at once", err, time.Since(began))
 	}
-	if d.claim("7", "b") || d.claim("more", "b") {
-		t.Error("the name is free at once")
-	}
-	d.claims["7"].ended = time.Now().Add(-2 * peerTimeout)
-	if !d.claim("more", "b") || d.claims["7"] != nil {
-		t.Error("the name is not free later")
+	<-e.waiting
+	say, end = e.voice(t)
+	began = time.Now()
+	say(append(messageHead("STRANGER"), "token"...))
+	if err := end(); status.Code(err) != codes.PermissionDenied || time.Since(began) < dialledTime {
+		t.Errorf("with a place: %v after %v, want PermissionDenied after %v", err, time.Since(began), dialledTime)
 	}
 }

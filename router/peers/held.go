@@ -75,22 +75,22 @@ func (x *Exchange) RequestHeld(ctx context.Context, worker string, rank int) (he
 		what = "late"
 		return nil, ctx.Err()
 	}
-	for len(x.samePartReplicas()) == 0 && time.Since(x.startedAt) < discoveryTime {
+	for len(x.sameSecret()) == 0 && time.Since(x.startedAt) < discoveryTime {
 		if !retry.Sleep(ctx, discoveryPoll) {
 			return nil, ctx.Err()
 		}
 	}
-	lines := x.lines.Load()
-	if lines == nil {
+	line := x.line.Load()
+	if line == nil {
 		return nil, nil
 	}
 	ctx, stop := context.WithTimeout(ctx, askTime)
 	defer stop()
-	for _, to := range x.samePartReplicas() {
+	for _, to := range x.sameSecret() {
 		if ctx.Err() != nil {
 			break
 		}
-		held, err = x.requestHeldFrom(ctx, *lines, heldRequest{from: to, worker: worker, rank: rank})
+		held, err = x.requestHeldFrom(ctx, *line, heldRequest{from: to, worker: worker, rank: rank})
 		if err != nil {
 			what = "late"
 		} else if held != nil {
@@ -115,16 +115,12 @@ func (x *Exchange) watchNewReplicas(ctx context.Context, came <-chan struct{}) {
 	}
 }
 
-// samePartReplicas returns the replicas whose index has the same part, and whose hashes have the same key, in random order.
-func (x *Exchange) samePartReplicas() (names []string) {
-	own := x.router.Part()
+// sameSecret returns the replicas whose hashes have the same key, in random order.
+func (x *Exchange) sameSecret() (names []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for name, p := range x.peers {
-		if x.Secret.Secret != nil && p.key != x.Secret.Key().ID {
-			continue
-		}
-		if p.part == own || p.part.Of < 2 && own.Of < 2 {
+		if x.Secret.Secret == nil || p.key == x.Secret.Key().ID {
 			names = append(names, name)
 		}
 	}
@@ -133,7 +129,7 @@ func (x *Exchange) samePartReplicas() (names []string) {
 }
 
 // requestHeldFrom asks one replica.
-func (x *Exchange) requestHeldFrom(ctx context.Context, lines []Line, q heldRequest) ([]byte, error) {
+func (x *Exchange) requestHeldFrom(ctx context.Context, line Line, q heldRequest) ([]byte, error) {
 	g, one := &x.transfers, &heldTransfer{from: q.from, arrived: make(chan bool, 1)}
 	g.mu.Lock()
 	g.last++
@@ -145,7 +141,7 @@ func (x *Exchange) requestHeldFrom(ctx context.Context, lines []Line, q heldRequ
 		delete(g.pending, q.number)
 		g.mu.Unlock()
 	}()
-	if x.sendOnFirst(lines, q.from, appendHeldRequest(messageHead(x.own), &q), false) != nil {
+	if line.Send(q.from, appendHeldRequest(messageHead(x.own), &q)) != nil {
 		return nil, nil
 	}
 	late := time.After(answerTime)
@@ -198,17 +194,17 @@ func (x *Exchange) countHandover(worker, what string) {
 }
 
 // queueHeldRequest queues another replica's question.
-func (x *Exchange) queueHeldRequest(lines []Line, q heldRequest) {
+func (x *Exchange) queueHeldRequest(line Line, q heldRequest) {
 	select {
 	case x.heldRequests <- q:
 	default:
 		x.countHandover(q.worker, "busy")
-		_ = x.sendOnFirst(lines, q.from, appendPiece(messageHead(x.own), &piece{number: q.number}), false)
+		_ = line.Send(q.from, appendPiece(messageHead(x.own), &piece{number: q.number}))
 	}
 }
 
 // answerHeldRequests answers the questions until ctx ends.
-func (x *Exchange) answerHeldRequests(ctx context.Context, lines []Line) {
+func (x *Exchange) answerHeldRequests(ctx context.Context, line Line) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -226,16 +222,16 @@ func (x *Exchange) answerHeldRequests(ctx context.Context, lines []Line) {
 				what = "not held"
 			}
 			x.countHandover(q.worker, what)
-			x.sendHeld(ctx, lines, &q, held)
+			x.sendHeld(ctx, line, &q, held)
 		}
 	}
 }
 
 // sendHeld sends an answer. A piece that the line refuses is sent again for as long as the other replica waits.
-func (x *Exchange) sendHeld(ctx context.Context, lines []Line, q *heldRequest, held []byte) {
+func (x *Exchange) sendHeld(ctx context.Context, line Line, q *heldRequest, held []byte) {
 	for at, failed := 0, time.Duration(0); ctx.Err() == nil; {
 		end := min(at+pieceBytes, len(held))
-		err := x.sendOnFirst(lines, q.from, appendPiece(messageHead(x.own), &piece{q.number, at, len(held), held[at:end]}), false)
+		err := line.Send(q.from, appendPiece(messageHead(x.own), &piece{q.number, at, len(held), held[at:end]}))
 		if err == nil {
 			at, failed = end, 0
 			if at == len(held) {

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-
-	"github.com/sightline-router/sightline/indexer"
 )
 
 func told(of byte, n int) func(context.Context, string, int) ([]byte, error) {
@@ -23,19 +21,19 @@ func told(of byte, n int) func(context.Context, string, int) ([]byte, error) {
 	}
 }
 
-func (h *hall) joinHolding(t *testing.T, part indexer.Part, held func(context.Context, string, int) ([]byte, error)) *replica {
+func (h *hall) joinHolding(t *testing.T, held func(context.Context, string, int) ([]byte, error)) *replica {
 	t.Helper()
-	r := h.joinWith(t, part)
+	r := h.join(t)
 	r.Held = held
 	return r
 }
 
 // TestHeldIsHandedOver checks that another replica gets all that one holds for a worker, in pieces, and that replicas that hold
-// nothing, too much or another part are skipped.
+// nothing or too much are skipped.
 func TestHeldIsHandedOver(t *testing.T) {
 	for _, n := range []int{1, pieceBytes - 1, pieceBytes, 5*pieceBytes + 7, MostHeld} {
 		h := &hall{}
-		a, b := h.joinHolding(t, indexer.Part{}, told('b', n)), h.join(t)
+		a, b := h.joinHolding(t, told('b', n)), h.join(t)
 		eventually(t, "they hear each other", known(1, a, b))
 		if got, err := b.RequestHeld(t.Context(), "w1", -1); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{'b'}, n)) {
 			t.Fatalf("of %d bytes %d: %v", n, len(got), err)
@@ -48,12 +46,9 @@ func TestHeldIsHandedOver(t *testing.T) {
 		}
 	}
 	h := &hall{}
-	large, other, none := h.joinHolding(t, indexer.Part{}, told('l', MostHeld+1)),
-		h.joinHolding(t, indexer.Part{Number: 1, Of: 2}, told('o', 5)), h.join(t)
-	eventually(t, "they hear each other", known(2, large, other, none))
-	huge := h.joinHolding(t, indexer.Part{}, func(context.Context, string, int) ([]byte, error) { return nil, ErrTooLarge })
-	eventually(t, "they hear each other", known(3, large, other, none, huge))
-	eventually(t, "its part is told", func() bool { return len(none.samePartReplicas()) == 2 })
+	large, none := h.joinHolding(t, told('l', MostHeld+1)), h.join(t)
+	huge := h.joinHolding(t, func(context.Context, string, int) ([]byte, error) { return nil, ErrTooLarge })
+	eventually(t, "they hear each other", known(2, large, none, huge))
 	if got, err := none.RequestHeld(t.Context(), "w1", -1); got != nil || err != nil {
 		t.Errorf("%d bytes %q: %v", len(got), got[:min(len(got), 1)], err)
 	}
@@ -75,14 +70,14 @@ func TestHeldIsNotWaitedFor(t *testing.T) {
 	if got, err := alone.RequestHeld(t.Context(), "w1", -1); got != nil || err != nil {
 		t.Errorf("alone: %v %v", got, err)
 	}
-	mute := h.joinHolding(t, indexer.Part{}, func(ctx context.Context, _ string, _ int) ([]byte, error) { <-ctx.Done(); return nil, nil })
+	mute := h.joinHolding(t, func(ctx context.Context, _ string, _ int) ([]byte, error) { <-ctx.Done(); return nil, nil })
 	eventually(t, "they hear each other", known(1, mute, alone))
 	began := time.Now()
 	if got, err := alone.RequestHeld(t.Context(), "w1", -1); got != nil || err == nil || time.Since(began) > 3*pieceTime {
 		t.Errorf("of one that says nothing: %v %v after %v", got, err, time.Since(began))
 	}
 	for range maxHeldQueued + 2 { // one is being answered
-		mute.queueHeldRequest([]Line{h}, heldRequest{from: alone.own, worker: "w1"})
+		mute.queueHeldRequest(h, heldRequest{from: alone.own, worker: "w1"})
 	}
 	if n := testutil.ToFloat64(mute.handovers.WithLabelValues("busy")); n < 1 {
 		t.Errorf("%v turned away", n)
@@ -108,7 +103,7 @@ func TestDrippingHidesNobody(t *testing.T) {
 			_ = eachEntry(entries, &entryHandlers{askHeld: func(q heldRequest) { asked <- q }})
 		}
 	}
-	a, b := h.joinHolding(t, indexer.Part{}, told('b', 5)), h.join(t)
+	a, b := h.joinHolding(t, told('b', 5)), h.join(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var drip sync.WaitGroup
 	defer drip.Wait()

@@ -12,8 +12,6 @@ import (
 // asks another one for all that it remembers, as for what a worker holds (held.go); the worker has no name then.
 //
 //	learned.Learner ─ ShareLearned ─▶ queue ─ sendLessons, every 100 ms ─▶ the others' Receive ─▶ ApplyLearned
-//
-// Replicas of 0.1.0 cannot read lessons: one is sent them only if its states say that it can.
 const (
 	lessonPause       = 100 * time.Millisecond // between two sendings
 	lessonsAtOnce     = 2 * targetBytes        // bytes of a sending: 5 MiB a second
@@ -56,7 +54,7 @@ func (x *Exchange) ShareLearned(key uint64, l *learned.Lesson) {
 }
 
 // sendLessons sends the queued lessons until ctx ends.
-func (x *Exchange) sendLessons(ctx context.Context, lines []Line) {
+func (x *Exchange) sendLessons(ctx context.Context, line Line) {
 	for range retry.Every(ctx, lessonPause) {
 		for sent := 0; sent < lessonsAtOnce && len(x.lessons) > 0; {
 			b, n := messageHead(x.own), 0
@@ -66,35 +64,13 @@ func (x *Exchange) sendLessons(ctx context.Context, lines []Line) {
 				x.lessonBytes.Add(-int64(len(one)))
 			}
 			sent += len(b)
-			x.sendLesson(lines, b, n)
+			what := lessonsSent
+			if line.Send("", b) != nil {
+				what = lessonsDropped
+			}
+			x.entries.WithLabelValues(what).Add(float64(n))
 		}
 	}
-}
-
-// sendLesson sends a message with n lessons to those that can read it.
-func (x *Exchange) sendLesson(lines []Line, b []byte, n int) {
-	x.mu.Lock()
-	all, to := true, []string{}
-	for name, p := range x.peers {
-		if p.readsLessons {
-			to = append(to, name)
-		} else {
-			all = false
-		}
-	}
-	x.mu.Unlock()
-	what := lessonsSent
-	if len(to) == 0 {
-		what = lessonsDropped
-	} else if all {
-		to = []string{""}
-	}
-	for _, name := range to {
-		if x.sendOnFirst(lines, name, b, false) != nil {
-			what = lessonsDropped
-		}
-	}
-	x.entries.WithLabelValues(what).Add(float64(n))
 }
 
 // takeLesson takes another replica's lesson. x.mu is held.

@@ -32,18 +32,13 @@ func (r *replica) lessons(what string) int {
 
 // What a request taught reaches the replicas that have the same secret and can read it; one that comes later asks for all of it.
 func TestLessonsTravel(t *testing.T) {
-	const old = "OLDOLD00"
 	var mu sync.Mutex
-	broadcast, toOld := 0, 0
+	broadcast := 0
 	h := &hall{secret: block.NewSecret(), also: func(to string, m []byte) {
-		if len(m) > headBytes && m[headBytes] == kindLesson {
+		if len(m) > headBytes && m[headBytes] == kindLesson && to == "" {
 			mu.Lock()
 			defer mu.Unlock()
-			if to == "" {
-				broadcast++
-			} else if to == old {
-				toOld++
-			}
+			broadcast++
 		}
 	}}
 	a, b := h.join(t), h.join(t)
@@ -70,21 +65,12 @@ func TestLessonsTravel(t *testing.T) {
 	foreign.ShareLearned(foreign.Exchange.Secret.Key().ID, lessonOf(4))
 	eventually(t, "nor is what it teaches taken", func() bool { return a.lessons(lessonsRefused) == 1 && b.lessons(lessonsRefused) == 1 })
 
-	// A release that cannot read lessons gets none.
-	before := broadcast
-	state := append(messageHead(old), kindState, flagWhole, 0)
-	a.Receive(state)
 	teach(5)
-	eventually(t, "it is told beside an old replica", func() bool { a.Receive(state); return bytes.Equal(knows(b), knows(a)) })
-	mu.Lock()
-	if broadcast != before || toOld != 0 {
-		t.Errorf("%d messages to all and %d to the old replica", broadcast-before, toOld)
-	}
-	mu.Unlock()
+	eventually(t, "that is told too", func() bool { return bytes.Equal(knows(b), knows(a)) })
 
 	late := h.join(t)
 	eventually(t, "it hears them", known(3, late))
-	eventually(t, "it knows their keys", func() bool { return len(late.samePartReplicas()) == 2 })
+	eventually(t, "it knows their keys", func() bool { return len(late.sameSecret()) == 2 })
 	during := lessonOf(7)
 	n, err := late.router.TakeLearned(func() ([]byte, error) {
 		late.router.ApplyLearned(key, during)
@@ -109,10 +95,9 @@ func TestLessonsTravel(t *testing.T) {
 	}
 }
 
-// A request of which nothing is known follows another one that begins alike and that another replica has just sent, unless one of the
-// replicas cannot read paths; what cannot be a path is refused.
+// A request of which nothing is known follows another one that begins alike and that another replica has just sent;
+// what cannot be a path is refused.
 func TestPathsTravel(t *testing.T) {
-	const old = "OLDOLD00"
 	h := &hall{secret: block.NewSecret()}
 	a, b := h.join(t), h.join(t)
 	eventually(t, "they hear each other", known(1, a, b))
@@ -133,24 +118,18 @@ func TestPathsTravel(t *testing.T) {
 		}
 		return followed
 	}
-	eventually(t, "they read paths", func() bool { return a.allReadPaths() && b.allReadPaths() })
 	if n := pairs("two replicas", 10); n != 10 {
 		t.Errorf("%d of 10 follow the first to its worker", n)
-	}
-	a.Receive(appendState(messageHead(old), nil, true))
-	a.Receive(append(messageHead(old), kindState, flagWhole|flagReads, 0)) // an older release took its place
-	if n := pairs("beside an old one", 3); n > 0 {
-		t.Errorf("%d paths were sent although a replica cannot read them", n)
 	}
 	unread := b.lessons("unread")
 	long := &router.SharedBooking{Number: 1, Worker: "w1", Rank: -1, DecoderRank: -1, Path: make([]uint64, learned.MaxSteps)}
 	bookings := b.router.ReplicaBookings()
-	b.Receive(appendShared(messageHead("HOSTILE1"), long, true))
+	b.Receive(appendShared(messageHead("HOSTILE1"), long))
 	if n := b.router.ReplicaBookings(); n != bookings+1 || b.lessons("unread") != unread {
 		t.Errorf("the longest path: %d bookings more", n-bookings)
 	}
 	m := appendLocals(append(messageHead("HOSTILE2"), kindPath), make([]uint64, learned.MaxSteps+1))
-	b.Receive(appendShared(m, long, false))
+	b.Receive(appendShared(m, long))
 	if n := b.router.ReplicaBookings(); n != bookings+1 || b.lessons("unread") != unread+1 {
 		t.Errorf("a path that is too long: %d bookings more, %d unread", n-bookings-1, b.lessons("unread")-unread)
 	}
@@ -203,7 +182,7 @@ func TestLessonsAreChecked(t *testing.T) {
 		h := &hall{secret: block.NewSecret()}
 		r, l := h.join(t), lessonOf(3)
 		change(l)
-		r.Receive(appendLesson(append(messageHead("AAAAAAAA"), kindState, flagWhole|flagReads, 0), h.secret.Key().ID, l))
+		r.Receive(appendLesson(append(messageHead("AAAAAAAA"), kindState, flagWhole, 0), h.secret.Key().ID, l))
 		if n := r.lessons("unread"); n != 1 || r.lessons(lessonsTaken) != 0 || len(r.router.LearnedSnapshot(MostHeld)) != 8 {
 			t.Errorf("%s: %d unread, %d taken", name, n, r.lessons(lessonsTaken))
 		}

@@ -1,17 +1,16 @@
 // Package peers lets replicas share their decisions: bookings go to all others, and Envoy's reports on another replica's request
 // go to the replica that decided it.
 //
-//	router ─ Share ─▶ Exchange ── at once, then at most every 2 ms ─▶ Line (NATS, or Direct) ─▶ the others' Exchange ─▶ ApplyShared
+//	router ─ Share ─▶ Exchange ── at once, then at most every 2 ms ─▶ Line ─▶ the others' Exchange ─▶ ApplyShared
 //	access log ─ Forward ─▶ ┘     all that is open, every 500 ms ────▶                                       └▶ Reconcile, Observe
 //
 // Nothing blocks: an entry that does not fit is dropped and counted, and the next state corrects it, as it informs replicas that
 // join late. A replica from which nothing came for 1.25 s is considered gone, and its bookings end. Messages are untrusted input:
-// bounded, and believed only about the sender's own data. The Line decides who may send (NATS' permissions; the listener's
-// certificates and tokens).
+// bounded, and believed only about the sender's own data. The Line decides who may send: the replicas
+// that this one dials.
 //
 //	wire.go    the message format
-//	direct.go  the Line without NATS, or while it is away: a gRPC stream to each replica
-//	holders.go questions during a decision to a replica that holds another part of the index
+//	direct.go  the Line: a gRPC stream to each replica
 //	secret.go  one secret of the block hashes for all
 //	held.go    questions for all that a worker holds, if the worker cannot replay it any more
 //	lessons.go what requests taught, and questions for all of it
@@ -29,7 +28,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/retry"
@@ -42,12 +40,11 @@ const (
 	queueEntries = 8192                    // entries that wait to be sent
 	sendPause    = 2 * time.Millisecond    // between two messages; with 10 ms, two replicas answer 7 % later (sightline-lab sim)
 	stateEvery   = 500 * time.Millisecond  // a state is a heartbeat too
-	echoTimeout  = 750 * time.Millisecond  // a state not echoed within this was lost; shorter than peerTimeout
 	peerTimeout  = 1250 * time.Millisecond // then a replica is gone; noticed within 2 s, since it is checked with each state
 	maxPeers     = 256
 	maxStreams   = 1024 // Envoy's log streams at one replica that others track
 
-	anothersName = "another's name"
+	streamsRefused = "streams refused"
 
 	lessonsSent    = "lessons sent"
 	lessonsDropped = "lessons dropped"
@@ -85,10 +82,8 @@ type Exchange struct {
 	mu        sync.Mutex
 	peers     map[string]*peer
 	peerCount atomic.Int32 // len(peers)
-	lastEcho  atomic.Int64 // when the first Line last returned a message sent to all, in Unix nanoseconds
 
-	lines         atomic.Pointer[[]Line] // nil: Run has not begun
-	holderQueries holderQueries
+	line atomic.Pointer[Line] // nil: Run has not begun
 
 	lessons     chan []byte // that wait to be sent
 	lessonBytes atomic.Int64
@@ -110,19 +105,15 @@ type Exchange struct {
 	Secret  Secret
 	secrets secretState
 
-	entries, questions, handovers *prometheus.CounterVec
-	loggedUnreadable              atomic.Bool // an unreadable message was logged
+	entries, handovers *prometheus.CounterVec
+	loggedUnreadable   atomic.Bool // an unreadable message was logged
 }
 
 type peer struct {
 	lastHeard time.Time
-	part      indexer.Part // part of the index that it says it holds
-	key       uint64       // ID of its key
+	key       uint64 // ID of its key
 	lessons   lessonAllowance
-
-	readsLessons bool
-	readsPaths   bool
-	streams      map[uint64]struct{} // Envoy's access log streams there, by our number for them
+	streams   map[uint64]struct{} // Envoy's access log streams there, by our number for them
 }
 
 // entry is one thing to send: a booking to all, or a report to the replica that decided.
@@ -144,15 +135,10 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 			"Transfers between replicas of all that a worker holds (with \"learned \": that requests taught). Requested here: "+
 				"taken, nobody (has it), late; by another replica: told (sent), not held, too large, busy.", "what"),
 		entries: of.Counters("peer_entries_total",
-			"Entries exchanged with other replicas, by outcome; dropped: no room or connection; refused: another key, or too many.", "what"),
-		questions: of.Counters("part_questions_total",
-			"Questions to other index shards, by outcome; nobody: no replica of the shard is reached.", "what")}
-	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", anothersName, "reports sent", "reports taken",
+			"Entries exchanged with other replicas, by outcome; dropped: no room or connection; refused: another key, or too many.", "what")}
+	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", streamsRefused, "reports sent", "reports taken",
 		lessonsSent, lessonsDropped, lessonsTaken, lessonsRefused} {
 		x.entries.WithLabelValues(what)
-	}
-	for _, what := range []string{"answered", "late", "nobody"} {
-		x.questions.WithLabelValues(what)
 	}
 	for _, what := range []string{"taken", "nobody", "late", "told", "not held", "too large", "busy"} {
 		x.handovers.WithLabelValues(what)
@@ -182,8 +168,8 @@ func (x *Exchange) OtherReplicas() (others int, ago time.Duration) {
 	return len(x.peers), ago
 }
 
-// Refused returns the counter of messages that a line refused because they were in another replica's name.
-func (x *Exchange) Refused() prometheus.Counter { return x.entries.WithLabelValues(anothersName) }
+// Refused returns the counter of streams that a line refused, because no replica that is dialled here opened them.
+func (x *Exchange) Refused() prometheus.Counter { return x.entries.WithLabelValues(streamsRefused) }
 
 // Share implements router.Options.Share.
 func (x *Exchange) Share(s *router.SharedBooking) {
@@ -220,32 +206,31 @@ func (x *Exchange) Start(r *router.Router, report func(router.Outcome)) {
 	x.router, x.report = r, report
 }
 
-// Run sends until ctx ends, then says good-bye. It uses the first line that works. If there are several, the first must echo to
-// each sender what it sends to all, as NATS does: while there are no echoes it counts as broken, and only states are sent on it.
-func (x *Exchange) Run(ctx context.Context, lines ...Line) {
+// Run sends on the line until ctx ends, then says good-bye.
+func (x *Exchange) Run(ctx context.Context, line Line) {
 	states, flush := time.NewTicker(stateEvery), time.NewTimer(0)
 	defer states.Stop()
-	x.lines.Store(&lines)
+	x.line.Store(&line)
 	var answers sync.WaitGroup
 	defer answers.Wait()
-	answers.Go(func() { x.answerHeldRequests(ctx, lines) })
+	answers.Go(func() { x.answerHeldRequests(ctx, line) })
 	came := make(retry.Bell, 1)
 	answers.Go(func() { x.watchNewReplicas(ctx, came) })
-	answers.Go(func() { x.sendLessons(ctx, lines) })
-	x.send(lines, true)
+	answers.Go(func() { x.sendLessons(ctx, line) })
+	x.send(line, true)
 	for {
 		select {
 		case <-ctx.Done():
-			x.message(lines, "", append(messageHead(x.own), kindBye), 1, true)
+			x.message(line, "", append(messageHead(x.own), kindBye), 1)
 			return
 		case <-states.C:
 			x.expire(time.Now())
-			x.send(lines, true)
+			x.send(line, true)
 			if x.newReplica.Swap(false) { // by now it most likely receives what is sent to it
 				came.Ring()
 			}
 		case e := <-x.out:
-			x.send(lines, false, e)
+			x.send(line, false, e)
 			flush.Reset(sendPause)
 			select { // entries that come meanwhile go into one message
 			case <-ctx.Done():
@@ -257,12 +242,12 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 
 // send sends the waiting entries and, with state, all open bookings after them: what ended before is not among those, what begins
 // from now on is sent again.
-func (x *Exchange) send(lines []Line, state bool, first ...entry) {
+func (x *Exchange) send(line Line, state bool, first ...entry) {
 	type batch struct {
 		bytes []byte
 		n     int
 	}
-	batches, paths := map[string]*batch{}, x.allReadPaths()
+	batches := map[string]*batch{}
 	add := func(to string, n int, put func([]byte) []byte) {
 		b := batches[to]
 		if b == nil {
@@ -271,14 +256,14 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 		}
 		b.bytes, b.n = put(b.bytes), b.n+n
 		if len(b.bytes) > targetBytes {
-			x.message(lines, to, b.bytes, b.n, state)
+			x.message(line, to, b.bytes, b.n)
 			*b = batch{bytes: messageHead(x.own)}
 		}
 	}
 	one := func(e entry) {
 		add(e.to, 1, func(b []byte) []byte {
 			if e.shared != nil {
-				return appendShared(b, e.shared, paths)
+				return appendShared(b, e.shared)
 			}
 			return appendReport(b, &e.report)
 		})
@@ -296,9 +281,6 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 		}
 		add("", 0, func(b []byte) []byte {
 			b = appendState(b, open, whole)
-			if part := x.router.Part(); part.Of > 1 { // last, since an old release cannot read it
-				b = appendPart(b, part)
-			}
 			if x.Secret.Secret != nil {
 				x.mu.Lock()
 				k := x.key()
@@ -310,50 +292,20 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 	}
 	for to, b := range batches {
 		if len(b.bytes) > headBytes {
-			x.message(lines, to, b.bytes, b.n, state)
+			x.message(line, to, b.bytes, b.n)
 		}
 	}
 }
 
-// allReadPaths reports whether all replicas can read the paths of bookings. Those of 0.1.0 cannot, nor what follows them in a message.
-func (x *Exchange) allReadPaths() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, p := range x.peers {
-		if !p.readsPaths {
-			return false
-		}
-	}
-	return true
-}
-
-func (x *Exchange) message(lines []Line, to string, b []byte, n int, state bool) {
+func (x *Exchange) message(line Line, to string, b []byte, n int) {
 	what := "sent"
 	if to != "" {
 		what = "reports sent"
 	}
-	if x.sendOnFirst(lines, to, b, state) != nil {
+	if line.Send(to, b) != nil {
 		what = "dropped"
 	}
 	x.entries.WithLabelValues(what).Add(float64(n))
-}
-
-// sendOnFirst sends a message on the first of the lines that works.
-func (x *Exchange) sendOnFirst(lines []Line, to string, b []byte, state bool) (err error) {
-	hangs := len(lines) > 1 && time.Since(time.Unix(0, x.lastEcho.Load())) > echoTimeout
-	for i, line := range lines {
-		if i == 0 && hangs {
-			if state {
-				_ = line.Send(to, b) // to notice when it works again
-			}
-			continue
-		}
-		err = line.Send(to, b)
-		if err == nil {
-			return nil
-		}
-	}
-	return err
 }
 
 // expire ends the replicas from which nothing has come for too long.
@@ -381,27 +333,20 @@ func (x *Exchange) removePeer(name string, p *peer) {
 // Receive processes a message from the Line.
 func (x *Exchange) Receive(message []byte) {
 	from, entries, err := sender(message)
-	if from == x.own {
-		x.lastEcho.Store(time.Now().UnixNano())
-		return
-	}
 	if err == nil {
 		err = guard.Call(func() error {
-			question, held, secret, err := x.handleEntries(from, entries)
-			lines := x.lines.Load()
-			if secret != 0 && lines != nil { // if sending fails, the next state asks again
+			held, secret, err := x.handleEntries(from, entries)
+			line := x.line.Load()
+			if secret != 0 && line != nil { // if sending fails, the next state asks again
 				b := append(messageHead(x.own), secret)
 				if secret == kindSecret {
 					own := x.Secret.Bytes()
 					b = append(b, own[:]...)
 				}
-				_ = x.sendOnFirst(*lines, from, b, false)
+				_ = (*line).Send(from, b)
 			}
-			if question != nil && lines != nil { // if sending fails, the other replica times out
-				_ = x.sendOnFirst(*lines, from, appendHolders(messageHead(x.own), question.number, x.router.Holders(question.locals)), false)
-			}
-			if held != nil && lines != nil {
-				x.queueHeldRequest(*lines, *held)
+			if held != nil && line != nil {
+				x.queueHeldRequest(*line, *held)
 			}
 			return err
 		})
@@ -416,17 +361,17 @@ func (x *Exchange) Receive(message []byte) {
 
 // handleEntries processes a replica's entries. secret is the entry about secrets to answer with; 0: none.
 // A question is a message of its own; of several in one message the last is answered.
-func (x *Exchange) handleEntries(name string, entries []byte) (question *holdersRequest, held *heldRequest, secret byte, err error) {
+func (x *Exchange) handleEntries(name string, entries []byte) (held *heldRequest, secret byte, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.peers[name]
 	if p == nil {
-		if len(entries) == 0 || entries[0] == kindBye { // none: it claims its name, and its part of the index is not known yet
-			return nil, nil, 0, nil
+		if len(entries) == 0 || entries[0] == kindBye {
+			return nil, 0, nil
 		}
 		if len(x.peers) >= maxPeers {
 			x.entries.WithLabelValues("too many replicas").Inc()
-			return nil, nil, 0, nil
+			return nil, 0, nil
 		}
 		p = &peer{streams: make(map[uint64]struct{})}
 		x.peers[name] = p
@@ -439,7 +384,6 @@ func (x *Exchange) handleEntries(name string, entries []byte) (question *holders
 	err = eachEntry(entries, &entryHandlers{
 		shared: func(s *router.SharedBooking) { count.Inc(); x.router.ApplyShared(name, s) },
 		state:  func(open []router.SharedBooking) { x.router.Reconcile(name, open) },
-		reads:  func(lessons, paths bool) { p.readsLessons, p.readsPaths = lessons, paths },
 		lesson: func(key uint64, l *learned.Lesson, bytes int) { x.takeLesson(p, key, l, bytes) },
 		report: func(o router.Outcome) {
 			if o.Phase == router.Lost || InstanceOf(o.ID) == x.own {
@@ -449,9 +393,6 @@ func (x *Exchange) handleEntries(name string, entries []byte) (question *holders
 			}
 		},
 		bye:     func() { x.removePeer(name, p) },
-		part:    func(part indexer.Part) { p.part = part },
-		ask:     func(q holdersRequest) { question = &q },
-		holders: func(number uint64, list []router.Holder) { x.holderQueries.end(number, name, list) },
 		askHeld: func(q heldRequest) { q.from = name; held = &q },
 		piece:   func(p *piece) { x.transfers.addPiece(name, p) },
 		key: func(k key) {
@@ -467,7 +408,7 @@ func (x *Exchange) handleEntries(name string, entries []byte) (question *holders
 		},
 		secret: func(b [block.SecretBytes]byte) { x.takeSecret(name, b) },
 	})
-	return question, held, secret, err
+	return held, secret, err
 }
 
 // streamNumber returns our number for another replica's log stream; 0: there are too many.

@@ -30,7 +30,6 @@ type hall struct {
 	mu      sync.Mutex
 	all     []*replica
 	away    atomic.Bool
-	deaf    atomic.Bool                     // it accepts messages, but nobody receives them
 	less    atomic.Pointer[replica]         // receives nothing
 	prepare func(*replica)                  // if set, called before a replica runs
 	secret  *block.Secret                   // of routers that join from now on, and not to be replaced; nil: the fixed one
@@ -41,17 +40,15 @@ func (h *hall) Send(to string, message []byte) error {
 	if h.away.Load() {
 		return errors.New("away")
 	}
-	if h.deaf.Load() {
-		return nil
-	}
 	h.mu.Lock()
 	all := h.all
 	h.mu.Unlock()
 	if h.also != nil {
 		h.also(to, message)
 	}
+	from, _, _ := sender(message)
 	for _, r := range all {
-		if (to == "" || to == r.own) && r != h.less.Load() {
+		if (to == "" && r.own != from || to == r.own) && r != h.less.Load() {
 			r.Receive(message)
 		}
 	}
@@ -71,17 +68,12 @@ type replica struct {
 
 const workers = 8
 
-// join starts a replica in halls: the others are used if the first cannot send.
-func (h *hall) join(t *testing.T, others ...*hall) *replica {
-	return h.joinWith(t, indexer.Part{}, others...)
-}
-
-// joinWith starts a replica whose index holds a part.
-func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *replica {
+// join starts a replica.
+func (h *hall) join(t *testing.T) *replica {
 	own := Instance()
 	r := &replica{Exchange: New(own, zap.NewNop(), prometheus.NewRegistry()), fleet: fleet.New(nil), done: make(chan struct{})}
 	r.ledger = ledger.New(r.fleet, nil)
-	index := indexer.New(indexer.Options{Part: part})
+	index := indexer.New(indexer.Options{})
 	r.index = index
 	var list []*fleet.Worker
 	for i := range workers {
@@ -101,7 +93,7 @@ func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *repli
 		t.Fatal(err)
 	}
 	r.router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: prompts}},
-		Fleet: r.fleet, Ledger: r.ledger, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share, AskHolders: r.AskHolders,
+		Fleet: r.fleet, Ledger: r.ledger, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share,
 		LearnedBytes: 1 << 20, ShareLearned: r.ShareLearned, Secret: h.secret})
 	r.Exchange.Secret = Secret{Secret: h.secret, Fixed: true}
 	r.Held = func(_ context.Context, worker string, _ int) ([]byte, error) {
@@ -114,16 +106,12 @@ func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *repli
 	if h.prepare != nil {
 		h.prepare(r)
 	}
-	var lines []Line
-	for _, h := range append([]*hall{h}, others...) {
-		h.mu.Lock()
-		h.all = append(h.all[:len(h.all):len(h.all)], r)
-		h.mu.Unlock()
-		lines = append(lines, h)
-	}
+	h.mu.Lock()
+	h.all = append(h.all[:len(h.all):len(h.all)], r)
+	h.mu.Unlock()
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
-	go func() { defer close(r.done); r.Run(ctx, lines...) }()
+	go func() { defer close(r.done); r.Run(ctx, h) }()
 	t.Cleanup(func() { stop(); <-r.done })
 	return r
 }
@@ -171,11 +159,11 @@ func known(n int, of ...*replica) func() bool {
 // TestPeersAreBounded checks the limits of replicas and of entries that wait to be sent.
 func TestPeersAreBounded(t *testing.T) {
 	x := New("AAAAAAAA", zap.NewNop(), prometheus.NewRegistry())
-	if _, _, _, err := x.handleEntries("0", nil); err != nil || len(x.peers) != 0 {
-		t.Error("a replica is known before it has said which part of the index it has")
+	if _, _, err := x.handleEntries("0", nil); err != nil || len(x.peers) != 0 {
+		t.Error("a replica is known that has said nothing")
 	}
 	for i := range maxPeers + 3 {
-		if _, _, _, err := x.handleEntries(fmt.Sprint(i), appendPart(nil, indexer.Part{Number: 1, Of: 2})); err != nil {
+		if _, _, err := x.handleEntries(fmt.Sprint(i), []byte{kindAskKey}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -197,12 +185,12 @@ func TestNothingIsBookedAfterBye(t *testing.T) {
 	given := func(n uint64) *router.SharedBooking {
 		return &router.SharedBooking{Kind: router.BookingOpened, Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1 << 30, Context: 1}
 	}
-	m := appendShared(messageHead("HOSTILE1"), given(1), true)
+	m := appendShared(messageHead("HOSTILE1"), given(1))
 	r.Receive(m)
 	if r.router.ReplicaBookings() != 1 || r.load() != 1 {
 		t.Fatalf("%d requests, load %d", r.router.ReplicaBookings(), r.load())
 	}
-	r.Receive(appendShared(append(m, kindBye), given(2), true))
+	r.Receive(appendShared(append(m, kindBye), given(2)))
 	eventually(t, "no request of the replica that left", func() bool {
 		return r.router.ReplicaBookings() == 0 && r.load() == 0 && r.peerCount.Load() == 0
 	})
@@ -290,27 +278,6 @@ func TestNoHerd(t *testing.T) {
 	}
 }
 
-// TestLineThatHangs checks that a line that hangs is replaced by the next one within a second, that nobody is considered gone,
-// and that it is used again when it works.
-func TestLineThatHangs(t *testing.T) {
-	bus, streams := &hall{}, &hall{}
-	a, b := bus.join(t, streams), bus.join(t, streams)
-	eventually(t, "they know each other", known(1, a, b))
-	for i := range 3 {
-		bus.deaf.Store(i%2 == 0)
-		streams.deaf.Store(i%2 != 0)
-		a.decide(uint32(i), 800)
-		for end := time.Now().Add(peerTimeout + stateEvery); time.Now().Before(end); time.Sleep(time.Millisecond) {
-			if !known(1, a, b)() {
-				t.Fatal("one takes the other for gone")
-			}
-		}
-		if b.load() != i+1 {
-			t.Errorf("turn %d: %d requests are known, want %d", i, b.load(), i+1)
-		}
-	}
-}
-
 // TestAwayAndBack checks that, after the line was away for longer than a replica is considered alive, what began and ended
 // meanwhile is corrected, and that a replica that leaves takes its requests with it, with or without a good-bye.
 func TestAwayAndBack(t *testing.T) {
@@ -379,69 +346,6 @@ func TestForward(t *testing.T) {
 	eventually(t, "it ends in both", func() bool { return a.load() == 0 && b.load() == 0 })
 }
 
-// TestParts runs two replicas with half of the index each: each decides all prompts by events, with one question to the other for
-// its part. A question that is not answered takes little time, and one to nobody none; both are decided without.
-func TestParts(t *testing.T) {
-	h := &hall{}
-	a, b := h.joinWith(t, indexer.Part{Number: 1, Of: 2}), h.joinWith(t, indexer.Part{Number: 2, Of: 2})
-	whole := h.join(t)
-	all := []*replica{a, b, whole}
-	const prompts, tokens = 40, 800
-	tierOf := func(i int) indexer.Tier { return []indexer.Tier{indexer.GPU, indexer.GPU, indexer.CPU}[i%3] }
-	mine := 0
-	for i := range prompts {
-		locals := block.Fixed().Locals(nil, ids(uint32(i), tokens), block.Form{Size: 16}, nil, block.Root{})
-		for j, r := range all {
-			slot := r.fleet.Find(fmt.Sprint("w", i%workers), -1)
-			hashes := make([]uint64, len(locals))
-			for k := range hashes {
-				hashes[k] = uint64(i<<16 + k + 1)
-			}
-			if err := r.index.Store(slot.ID, tierOf(i), 0, false, hashes, locals); err == nil && j == 0 {
-				mine++
-			}
-		}
-	}
-	if mine == 0 || mine == prompts {
-		t.Fatalf("%d of %d prompts are of the first half", mine, prompts)
-	}
-	outcomes := func(what string) int { return int(testutil.ToFloat64(a.questions.WithLabelValues(what))) }
-	eventually(t, "they know each other's part", func() bool {
-		return known(2, a, b)() && len(a.holdersOf(0))+len(b.holdersOf(0)) == 1
-	})
-	decide := func(i int, reason router.Reason) {
-		t.Helper()
-		d := a.decide(uint32(i), tokens)
-		if d.Reason != reason || reason == router.Exact && (d.Targets[0].Worker != fmt.Sprint("w", i%workers) || d.CachedTokens != tokens-16) {
-			t.Errorf("prompt %d: %+v", i, d)
-		}
-		if below := d.OffloadedTokens > 0; reason == router.Exact && below != (tierOf(i) == indexer.CPU) {
-			t.Errorf("prompt %d: %d tokens in a lower tier", i, d.OffloadedTokens)
-		}
-		a.router.Observe(router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
-	}
-	for i := range prompts {
-		decide(i, router.Exact)
-	}
-	if outcomes("answered") != prompts-mine || outcomes("late")+outcomes("nobody") != 0 {
-		t.Errorf("%d answered, want %d; %d late, %d nobody", outcomes("answered"), prompts-mine, outcomes("late"), outcomes("nobody"))
-	}
-	h.less.Store(b)
-	for i := prompts; outcomes("late") == 0 && i < 2*prompts; i++ {
-		decide(i, router.Load)
-	}
-	if outcomes("late") == 0 {
-		t.Error("no question was late")
-	}
-	h.away.Store(true)
-	for i := 2 * prompts; outcomes("nobody") == 0 && i < 3*prompts; i++ {
-		decide(i, router.Load)
-	}
-	if outcomes("nobody") == 0 || len(a.holderQueries.pending) != 0 {
-		t.Errorf("%d questions to nobody, %d still open", outcomes("nobody"), len(a.holderQueries.pending))
-	}
-}
-
 // TestWire checks that all that is written is read back unchanged, and that truncated or changed messages are refused or read,
 // without exceeding their content.
 func TestWire(t *testing.T) {
@@ -450,22 +354,17 @@ func TestWire(t *testing.T) {
 		Locals: []uint64{1, 1 << 63, 3}, Media: []router.SharedMedium{{Key: 9, Alias: 8, Tokens: 1000}}}
 	report := router.Outcome{ID: "A", Phase: router.Ended, Addr: "10.0.0.1:1", Fault: "reset", Source: 1 << 60, Code: 200,
 		Answered: true, Cut: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
-	open := []router.SharedBooking{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
+	open := []router.SharedBooking{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2},
+		{Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
 	counted := &router.SharedBooking{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512,
 		Model: "m", Tenant: "t", Locals: []uint64{}, Path: []uint64{1, 1 << 63}, Media: []router.SharedMedium{}}
 	m := messageHead("AAAAAAAA")
 	for _, s := range []*router.SharedBooking{given, counted, {Kind: router.BookingEnded, Number: 5},
 		{Kind: router.BookingBroken, Number: 6}} {
-		m = appendShared(m, s, true)
+		m = appendShared(m, s)
 	}
 	m = appendReport(m, &report)
-	pairs := []router.SharedBooking{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2},
-		{Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
-	m = appendState(appendState(m, open, true), pairs, true)
-	part, question, holders := indexer.Part{Number: 2, Of: 3}, holdersRequest{7, []uint64{1, 1 << 63}},
-		[]router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 9}, {Worker: "w2", Rank: 3, Blocks: 1, GPU: 1}}
-	tiers := []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 4}}
-	m = appendHolders(appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders), 9, tiers)
+	m = appendState(m, open, true)
 	wonders, onePiece := heldRequest{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}
 	m = append(appendLesson(appendPiece(appendHeldRequest(m, &wonders), onePiece), 1<<63, lessonOf(3)), kindBye)
 	read := func(m []byte) (got []any, err error) {
@@ -477,24 +376,17 @@ func TestWire(t *testing.T) {
 		return got, eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {},
 			shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
 			state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
-			reads:  func(bool, bool) {},
-			lesson: func(key uint64, l *learned.Lesson, bytes int) { got = append(got, key, l) },
-			part: func(p indexer.Part) {
-				got = append(got, p)
-			}, ask: func(q holdersRequest) {
-				got = append(got, q)
-			}, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) },
+			lesson:  func(key uint64, l *learned.Lesson, bytes int) { got = append(got, key, l) },
 			askHeld: func(q heldRequest) { got = append(got, q) }, piece: func(p *piece) { got = append(got, p) }})
 	}
 	want := []any{"AAAAAAAA", given, counted, &router.SharedBooking{Kind: router.BookingEnded, Number: 5},
-		&router.SharedBooking{Kind: router.BookingBroken, Number: 6}, report, open, pairs, part, question, uint64(8), holders,
-		uint64(9), tiers, wonders, onePiece, uint64(1 << 63), lessonOf(3), "bye"}
+		&router.SharedBooking{Kind: router.BookingBroken, Number: 6}, report, open, wonders, onePiece, uint64(1 << 63), lessonOf(3), "bye"}
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}
 	// A count that others do not read, as of a worker that lies, costs nothing else of the message.
 	lied := appendReport(messageHead("AAAAAAAA"), &router.Outcome{Phase: router.Ended, PromptTokens: 1 << 60, FirstByte: time.Hour})
-	if got, err := read(appendShared(lied, given, true)); err != nil || len(got) != 3 || !reflect.DeepEqual(got[2], given) {
+	if got, err := read(appendShared(lied, given)); err != nil || len(got) != 3 || !reflect.DeepEqual(got[2], given) {
 		t.Errorf("behind a count that is too large: %v, %+v", err, got)
 	}
 	for n := range len(m) {
@@ -512,15 +404,14 @@ func TestWire(t *testing.T) {
 
 func FuzzTake(f *testing.F) {
 	f.Add(appendShared(messageHead("AAAAAAAA"), &router.SharedBooking{Answers: 2, Tenant: "t", Number: 7, Worker: "w1",
-		Rank: -1, Locals: []uint64{1}, Path: []uint64{2}}, true))
+		Rank: -1, Locals: []uint64{1}, Path: []uint64{2}}))
 	f.Add(appendLesson(messageHead("AAAAAAAA"), 5, lessonOf(2)))
 	f.Add(appendPiece(appendHeldRequest(messageHead("AAAAAAAA"), &heldRequest{number: 4, worker: "w1"}), &piece{4, 3, 9, []byte("abc")}))
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		if _, entries, err := sender(m); err == nil {
 			_ = eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {},
 				shared: func(*router.SharedBooking) {}, report: func(router.Outcome) {}, state: func([]router.SharedBooking) {}, bye: func() {},
-				reads: func(bool, bool) {}, lesson: func(uint64, *learned.Lesson, int) {},
-				part: func(indexer.Part) {}, ask: func(holdersRequest) {}, holders: func(uint64, []router.Holder) {},
+				lesson:  func(uint64, *learned.Lesson, int) {},
 				askHeld: func(heldRequest) {}, piece: func(*piece) {}})
 		}
 	})

@@ -79,7 +79,7 @@ func (x *Exchange) sawKey(name string, theirs key) (ask bool) {
 		if theirs.flags&flagFixed != 0 && !x.secrets.logged {
 			x.secrets.logged = true
 			x.log.Error("another replica hashes blocks with another secret: nothing that it shares is found here, nor ours "+
-				"there (want one index.key_file in all replicas, or none; over NATS, the same NATS)",
+				"there (want one index.key_file in all replicas, or none, and the same NATS)",
 				zap.String("replica", name))
 		}
 		return false

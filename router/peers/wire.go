@@ -4,10 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/binread"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
@@ -16,36 +14,28 @@ import (
 
 // A message: 'P' version | the sender's instance, 8 bytes | entry …
 //
-//	given    1 | number | worker, rank | decoder, rank | tokens | context | from | proven | flags
-//	         | locals: n, u64 … | images: n, (key u64, alias u64, tokens) …
+//	given    1 | answers | fetched: from lower tiers, from another worker | model, tenant | number | worker, rank | decoder, rank
+//	         | tokens | context | from | proven | flags | locals: n, u64 … | images: n, (key u64, alias u64, tokens) …
 //	over     2 | number
 //	broken   3 | number
 //	report   4 | id | phase | addr | fault | source u64 | code | flags | first byte, ns | cached+1 | prompt+1 | output
-//	state    5 | flags | n, (number | worker, rank | tokens | context) …
+//	state    5 | flags | n, (number | worker, rank | tokens | context | answers | decoder, rank) …
 //	bye      6
-//	part     7 | number | of: the part of the index that the sender holds; omitted by one that holds all
-//	ask      8 | question | locals: n, u64 …
-//	holders  9 | question | n, (worker, rank | blocks) …
-//	state   11 | as 5, each with answers | decoder, rank: if one has several answers or a decoder; unknown to 0.1.0
-//	given   10 | answers | fetched: from lower tiers, from another worker | model, tenant | as 1: if it has several answers, fetches
-//	           blocks, or counts for fair shares; unknown to 0.1.0
-//	holders 12 | as 9, each with its GPU's blocks: if lower tiers hold some; unknown to 0.1.0
-//	askHeld 13 | question | worker, rank; a message of its own, unknown to 0.1.0
-//	key     15 | ID of the sender's key, 8 bytes | flags | age in ms: behind a state; unknown to 0.1.0
-//	askKey  16; secret 17 | 32 bytes: a message of its own, unknown to 0.1.0
-//	lesson  18 | ID of the key, 8 bytes | class u32 | prompt+1 | tokens | steps: n, (number, 16 bytes | flags | bytes) … | locals: n, u64 …:
-//	           unknown to 0.1.0
-//	path    19 | steps: n, u64 …: of the given behind it; sent only if the states of all replicas say that they read it
-//	piece   14 | question | offset | size of the answer | n, bytes: of the answer, also a message of its own
+//	askHeld  7 | question | worker, rank; a message of its own
+//	piece    8 | question | offset | size of the answer | n, bytes: of the answer, also a message of its own
+//	key      9 | ID of the sender's key, 8 bytes | flags | age in ms: behind a state
+//	askKey  10; secret 11 | 32 bytes: a message of its own
+//	lesson  12 | ID of the key, 8 bytes | class u32 | prompt+1 | tokens | steps: n, (number, 16 bytes | flags | bytes) … | locals: n, u64 …
+//	path    13 | steps: n, u64 …: of the given behind it
 //
 // Numbers are varints; a rank is sent plus one; a text is preceded by its length. A message is only about the sender's own data,
 // so no entry names another sender.
 const (
 	magic           = 'P'
-	version         = 1
+	version         = 2
 	instanceBytes   = 8
 	headBytes       = 2 + instanceBytes
-	maxMessageBytes = 1 << 20 // of a message: NATS' usual limit
+	maxMessageBytes = 1 << 20 // of a message
 	targetBytes     = maxMessageBytes / 4
 	maxText         = 255
 	maxNumber       = 1 << 40
@@ -59,26 +49,18 @@ const (
 	kindReport  = 4
 	kindState   = 5
 	kindBye     = 6
-	kindPart    = 7
-	kindAsk     = 8
-	kindHolders = 9
-	kindCounted = 10
-	kindPairs   = 11
-	kindTiers   = 12
-	kindAskHeld = 13
-	kindPiece   = 14
-	kindKey     = 15
-	kindAskKey  = 16
-	kindSecret  = 17
-	kindLesson  = 18
-	kindPath    = 19
+	kindAskHeld = 7
+	kindPiece   = 8
+	kindKey     = 9
+	kindAskKey  = 10
+	kindSecret  = 11
+	kindLesson  = 12
+	kindPath    = 13
 
 	flagTold     = 1
 	flagAnswered = 1
 	flagCut      = 2
 	flagWhole    = 1 // of a state: it has all open bookings
-	flagReads    = 2 // of a state: its sender reads lessons
-	flagPaths    = 4 // of a state: its sender reads paths
 	flagAnswer   = 1 // of a step
 	flagMedia    = 2
 	flagUntold   = 4
@@ -98,23 +80,19 @@ func appendNumber(b []byte, n int) []byte {
 	return binary.AppendUvarint(b, uint64(min(max(0, n), maxNumber)))
 }
 
-// appendShared appends what happened to a booking; paths: with its path.
-func appendShared(b []byte, s *router.SharedBooking, paths bool) []byte {
+// appendShared appends what happened to a booking.
+func appendShared(b []byte, s *router.SharedBooking) []byte {
 	switch s.Kind {
 	case router.BookingEnded:
 		return binary.AppendUvarint(append(b, kindOver), s.Number)
 	case router.BookingBroken:
 		return binary.AppendUvarint(append(b, kindBroken), s.Number)
 	}
-	if paths && len(s.Path) > 0 {
+	if len(s.Path) > 0 {
 		b = appendLocals(append(b, kindPath), s.Path[:min(len(s.Path), learned.MaxSteps)])
 	}
-	if s.Answers > 1 || s.Fetch+s.Pull > 0 || s.Model != "" {
-		b = appendNumber(appendNumber(appendNumber(append(b, kindCounted), s.Answers), s.Fetch), s.Pull)
-		b = appendText(appendText(b, s.Model), s.Tenant)
-	} else {
-		b = append(b, kindGiven)
-	}
+	b = appendNumber(appendNumber(appendNumber(append(b, kindGiven), s.Answers), s.Fetch), s.Pull)
+	b = appendText(appendText(b, s.Model), s.Tenant)
 	b = binary.AppendUvarint(b, s.Number)
 	b = appendNumber(appendText(b, s.Worker), s.Rank+1)
 	b = appendNumber(appendText(b, s.Decoder), s.DecoderRank+1)
@@ -140,30 +118,6 @@ func appendLocals(b []byte, locals []uint64) []byte {
 	b = appendNumber(b, len(locals))
 	for _, l := range locals {
 		b = binary.LittleEndian.AppendUint64(b, l)
-	}
-	return b
-}
-
-func appendPart(b []byte, p indexer.Part) []byte {
-	return appendNumber(appendNumber(append(b, kindPart), p.Number), p.Of)
-}
-
-// appendAsk appends a question about the prompt's first blocks, as many as a message may have.
-func appendAsk(b []byte, question uint64, locals []uint64) []byte {
-	return appendLocals(binary.AppendUvarint(append(b, kindAsk), question), locals[:min(len(locals), router.MaxSharedBlocks)])
-}
-
-func appendHolders(b []byte, question uint64, list []router.Holder) []byte {
-	kind := byte(kindHolders)
-	if slices.ContainsFunc(list, func(h router.Holder) bool { return h.GPU < h.Blocks }) {
-		kind = kindTiers
-	}
-	b = appendNumber(binary.AppendUvarint(append(b, kind), question), len(list))
-	for _, h := range list {
-		b = appendNumber(appendNumber(appendText(b, h.Worker), h.Rank+1), h.Blocks)
-		if kind == kindTiers {
-			b = appendNumber(b, h.GPU)
-		}
 	}
 	return b
 }
@@ -199,22 +153,16 @@ func appendLesson(b []byte, key uint64, l *learned.Lesson) []byte {
 }
 
 func appendState(b []byte, open []router.SharedBooking, whole bool) []byte {
-	flags := byte(flagReads | flagPaths)
+	flags := byte(0)
 	if whole {
 		flags |= flagWhole
 	}
-	kind := byte(kindState)
-	if slices.ContainsFunc(open, func(s router.SharedBooking) bool { return s.Answers > 1 || s.Decoder != "" }) {
-		kind = kindPairs
-	}
-	b = appendNumber(append(b, kind, flags), len(open))
+	b = appendNumber(append(b, kindState, flags), len(open))
 	for i := range open {
 		s := &open[i]
 		b = binary.AppendUvarint(b, s.Number)
 		b = appendNumber(appendNumber(appendNumber(appendText(b, s.Worker), s.Rank+1), s.Tokens), s.Context)
-		if kind == kindPairs {
-			b = appendNumber(appendText(appendNumber(b, s.Answers), s.Decoder), s.DecoderRank+1)
-		}
+		b = appendNumber(appendText(appendNumber(b, s.Answers), s.Decoder), s.DecoderRank+1)
 	}
 	return b
 }
@@ -244,7 +192,8 @@ func (r *reader) text() string { return string(r.Bytes(int(r.Byte()))) }
 func (r *reader) rank() int    { return r.number() - 1 }
 
 func (r *reader) booking() *router.SharedBooking {
-	s := &router.SharedBooking{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Decoder: r.text(), DecoderRank: r.rank(),
+	s := &router.SharedBooking{Answers: r.number(), Fetch: r.number(), Pull: r.number(), Model: r.text(), Tenant: r.text(),
+		Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Decoder: r.text(), DecoderRank: r.rank(),
 		Tokens: r.number(), Context: r.number(), From: r.number(), Proven: r.number()}
 	s.EventsExpected = r.Byte()&flagTold != 0
 	s.Locals = r.words(router.MaxSharedBlocks)
@@ -256,25 +205,6 @@ func (r *reader) booking() *router.SharedBooking {
 }
 
 func (r *reader) words(most int) []uint64 { return r.Words(r.Count(most, 8)) }
-
-// holdersRequest is another replica's question.
-type holdersRequest struct {
-	number uint64
-	locals []uint64
-}
-
-func (r *reader) holders(kind byte) (question uint64, list []router.Holder) {
-	question = uint64(r.number())
-	list = make([]router.Holder, r.Count(router.MaxHolders, 3))
-	for i := range list {
-		list[i] = router.Holder{Worker: r.text(), Rank: r.rank(), Blocks: r.number()}
-		list[i].GPU = list[i].Blocks
-		if kind == kindTiers {
-			list[i].GPU = r.number()
-		}
-	}
-	return question, list
-}
 
 func (r *reader) lesson() (key uint64, l *learned.Lesson) {
 	l = new(learned.Lesson)
@@ -295,14 +225,12 @@ func (r *reader) lesson() (key uint64, l *learned.Lesson) {
 	return key, l
 }
 
-func (r *reader) state(kind byte) (open []router.SharedBooking, flags byte) {
+func (r *reader) state() (open []router.SharedBooking, flags byte) {
 	flags = r.Byte()
-	open = make([]router.SharedBooking, r.Count(maxOpen, 5))
+	open = make([]router.SharedBooking, r.Count(maxOpen, 8))
 	for i := range open {
-		open[i] = router.SharedBooking{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Tokens: r.number(), Context: r.number()}
-		if kind == kindPairs {
-			open[i].Answers, open[i].Decoder, open[i].DecoderRank = r.number(), r.text(), r.rank()
-		}
+		open[i] = router.SharedBooking{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Tokens: r.number(),
+			Context: r.number(), Answers: r.number(), Decoder: r.text(), DecoderRank: r.rank()}
 	}
 	return open, flags
 }
@@ -331,13 +259,8 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 	r, path := &reader{binread.Reader{B: entries}}, []uint64(nil)
 	for len(r.B) > 0 {
 		switch kind := r.Byte(); kind {
-		case kindGiven, kindCounted:
-			var more router.SharedBooking
-			if kind == kindCounted {
-				more = router.SharedBooking{Answers: r.number(), Fetch: r.number(), Pull: r.number(), Model: r.text(), Tenant: r.text()}
-			}
+		case kindGiven:
 			s := r.booking()
-			s.Answers, s.Fetch, s.Pull, s.Model, s.Tenant = more.Answers, more.Fetch, more.Pull, more.Model, more.Tenant
 			s.Path, path = path, nil
 			if r.Err == nil && s.Number != 0 {
 				t.shared(s)
@@ -357,29 +280,14 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 				o.Phase == router.Done) {
 				t.report(o)
 			}
-		case kindState, kindPairs:
-			open, flags := r.state(kind)
-			if r.Err == nil {
-				t.reads(flags&flagReads != 0, flags&flagPaths != 0)
-			}
+		case kindState:
+			open, flags := r.state()
 			if r.Err == nil && flags&flagWhole != 0 {
 				t.state(open)
 			}
 		case kindBye:
 			t.bye()
 			return nil // nothing would end what it books after this
-		case kindPart:
-			if p := (indexer.Part{Number: r.number(), Of: r.number()}); r.Err == nil {
-				t.part(p)
-			}
-		case kindAsk:
-			if q := (holdersRequest{uint64(r.number()), r.words(router.MaxSharedBlocks)}); r.Err == nil {
-				t.ask(q)
-			}
-		case kindHolders, kindTiers:
-			if question, list := r.holders(kind); r.Err == nil {
-				t.holders(question, list)
-			}
 		case kindAskHeld:
 			if q := (heldRequest{number: uint64(r.number()), worker: r.text(), rank: r.rank()}); r.Err == nil {
 				t.askHeld(q)
@@ -420,13 +328,8 @@ type entryHandlers struct {
 	shared func(*router.SharedBooking)
 	report func(router.Outcome)
 	state  func([]router.SharedBooking)
-	reads  func(lessons, paths bool)
 	bye    func()
 	lesson func(key uint64, l *learned.Lesson, bytes int)
-
-	part    func(indexer.Part)
-	ask     func(holdersRequest)
-	holders func(uint64, []router.Holder)
 
 	askHeld func(heldRequest)
 	piece   func(*piece)

@@ -37,15 +37,14 @@ func (p Prefix) State() string { return strings.ToUpper(string(cmp.Or(p, Default
 // Keys returns the name of the JetStream stream whose metadata have the secret of the block hashes.
 func (p Prefix) Keys() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_KEY" }
 
-// events, states, asks, beats, inboxes and peers return the beginnings of subjects: of batches, snapshots, requests for a
-// snapshot, heartbeats, answers, and messages between routers.
+// events, states, asks, beats and inboxes return the beginnings of subjects: of batches, snapshots, requests for a snapshot,
+// heartbeats and answers.
 func (p Prefix) events() string  { return string(cmp.Or(p, DefaultPrefix)) + ".kv." }
 func (p Prefix) key() string     { return string(cmp.Or(p, DefaultPrefix)) + ".key" }
 func (p Prefix) asks() string    { return string(cmp.Or(p, DefaultPrefix)) + ".ask." }
 func (p Prefix) states() string  { return string(cmp.Or(p, DefaultPrefix)) + ".state." }
 func (p Prefix) beats() string   { return string(cmp.Or(p, DefaultPrefix)) + ".beat." }
 func (p Prefix) inboxes() string { return string(cmp.Or(p, DefaultPrefix)) + ".inbox." }
-func (p Prefix) peers() string   { return string(cmp.Or(p, DefaultPrefix)) + ".peer." }
 
 // RouterInbox and AgentInbox return ConnectOptions.Inbox of the routers, and of a worker's agent.
 func (p Prefix) RouterInbox() string             { return p.inboxes() + "router" }
@@ -98,13 +97,11 @@ func ensureStreams(ctx context.Context, js jetstream.JetStream, p Prefix, o Stre
 	return nil
 }
 
-// What may wait in NATS' client, in messages and bytes, for each subscription. Beyond it, heartbeats and other replicas' messages are
-// dropped, which the next ones repair, and events stay at the server. A message of few bytes takes half a kilobyte of memory.
+// What may wait in NATS' client, in messages and bytes, for each subscription. Beyond it, heartbeats are dropped, which the
+// next ones repair, and events stay at the server. A message of few bytes takes half a kilobyte of memory.
 const (
 	beatsWaiting = 1 << 13
 	beatBytes    = 1 << 20
-	peersWaiting = 1 << 14
-	peerBytes    = 8 << 20
 	eventBytes   = 4 << 20 // at least three of the largest messages: the client asks again when half of it is used
 )
 

@@ -12,7 +12,6 @@
 //	stream.go        names and limits of the stream and its subjects
 //	link.go          the router's connection, or its embedded server
 //	secret.go        the secret of the block hashes, from routers to agents
-//	peers.go         messages between routers
 //
 // The messages of a rank form one line, ordered by epoch and number, and by the stream's own number. Every message is published
 // on the condition that the previous one is the last of its subject, so the stream accepts messages of one agent only: the
