@@ -121,7 +121,9 @@ func TestHostile(t *testing.T) {
 			"/metrics": `vllm:cache_config_info{block_size="-9",enable_prefix_caching="secret"} x`}, false, "[block_size events version]"},
 		"a huge page": {map[string]string{"/v1/models": vllm, "/metrics": strings.Repeat("x", 17<<20)}, false, "[events requests version]"},
 		"elsewhere": {map[string]string{"/v1/models": vllm, "/version": `{"version":"0.32.0"}`, "/metrics": "",
-			"/kv_event_sources": `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://10.9.9.9:22"}}`}, false, "[]"},
+			"/kv_event_sources": `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://10.9.9.9:2222"}}`}, false, "[]"},
+		"another service's port": {map[string]string{"/v1/models": vllm, "/version": `{"version":"0.32.0"}`, "/metrics": "",
+			"/kv_event_sources": `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:22"}}`}, false, "[events]"},
 		"types": {map[string]string{"/v1/models": fmt.Sprintf(list, "sglang"), "/server_info": `{"page_size":"secret"}`}, false,
 			"[requests settings version]"},
 	} {

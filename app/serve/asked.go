@@ -36,7 +36,7 @@ func (s *sources) lookupSource(addr string, r rules.Rules, rank, ranks int) (*st
 			s.compare(addr, e, ranks)
 		}
 		last = e
-		return stream.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic}, nil
+		return stream.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic, Host: host}, nil
 	}}, nil
 }
 

@@ -349,23 +349,28 @@ func (p *askingFinder) worker(e discover.Endpoint) (w config.Worker, known bool)
 	w, known = p.workers[e.Addr.String()]
 	p.mu.Unlock()
 	w.Addr, w.Name = "", ""
+	host := e.Addr.Addr().String()
+	w.Events.Host = host
 	if e.Pod.Events == "" {
 		return w, known
 	}
-	host := e.Addr.Addr().String()
 	at := func(endpoint string) string {
 		if endpoint == "" {
 			return ""
 		}
 		addr, err := zmq.Address(strings.ReplaceAll(endpoint, "{ip}", host), host, e.Pod.Port)
+		if err == nil {
+			err = zmq.CheckClaimed(addr, host)
+		}
 		if err != nil {
 			p.log.Warn("an annotation of a pod names no event socket (want one such as tcp://{ip}:5557)",
 				zap.String("worker", e.Name), zap.Error(err))
+			return ""
 		}
 		return addr
 	}
 	if zmqAt := at(e.Pod.Events); zmqAt != "" {
-		w.Events = config.Events{ZMQ: zmqAt, Replay: at(e.Pod.Replay), Topic: e.Pod.Topic}
+		w.Events = config.Events{ZMQ: zmqAt, Replay: at(e.Pod.Replay), Topic: e.Pod.Topic, Host: host}
 	}
 	return w, known
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/indexer/source/zmq"
 	"github.com/sightline-router/sightline/internal/sockets"
 )
 
@@ -74,7 +75,9 @@ func discover(root string, s Scope, now time.Time) (d deployment, err error) {
 		}},
 		{"event_channels", events, func(r gjson.Result) {
 			if r.Get("transport.kind").Str == "Zmq" {
-				d.Endpoints = append(d.Endpoints, r.Get("transport.config.endpoint").Str)
+				if at := r.Get("transport.config.endpoint").Str; hasSocket(workers, at) {
+					d.Endpoints = append(d.Endpoints, at)
+				}
 			}
 		}},
 	} {
@@ -88,6 +91,21 @@ func discover(root string, s Scope, now time.Time) (d deployment, err error) {
 	slices.Sort(d.Endpoints)
 	d.Endpoints = slices.Compact(d.Endpoints)
 	return d, nil
+}
+
+// hasSocket reports whether an endpoint is a tcp socket of one of the workers: a record does not have us dial other hosts, or files. A host
+// is known if the request plane is TCP.
+func hasSocket(workers map[uint64]*Worker, endpoint string) bool {
+	for _, w := range workers {
+		host := w.Host
+		if host == "" {
+			host, _, _ = net.SplitHostPort(strings.TrimPrefix(endpoint, "tcp://"))
+		}
+		if zmq.CheckClaimed(endpoint, host) == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // Workers returns the workers of an endpoint in a discovery folder at now.

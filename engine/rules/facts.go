@@ -96,6 +96,9 @@ func (f *Facts) Host() string {
 	return host
 }
 
+// MaxClaimedRanks bounds the data-parallel ranks that a server may claim: each is dialled.
+const MaxClaimedRanks = 256
+
 const (
 	maxText = 1 << 10
 	maxInt  = 1 << 40

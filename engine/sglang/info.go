@@ -25,7 +25,8 @@ type ServerInfo struct {
 
 // publishes reports whether this many ranks have sockets at valid ports.
 func (i *ServerInfo) publishes(ranks int) bool {
-	return i != nil && i.Publisher == "zmq" && i.Port >= 1 && max(i.Port, i.Replay) <= 65536-max(1, ranks)
+	return i != nil && i.Publisher == "zmq" && i.Port >= 1024 && (i.Replay <= 0 || i.Replay >= 1024) &&
+		max(i.Port, i.Replay) <= 65536-max(1, ranks)
 }
 
 // FetchServerInfo asks the server at addr (host:port). If the server publishes nothing, the error is rules.ErrNoEvents.
@@ -51,9 +52,6 @@ func (i ServerInfo) Endpoints(host string, rank int) (pub, replay string) {
 	}
 	return pub, replay
 }
-
-// maxRanks bounds the ranks that a server may claim.
-const maxRanks = 1024
 
 // describe asks for the server's arguments (GET /server_info, before 0.5.22 /get_server_info: ServerArgs' fields, the release and,
 // since 0.5.22, kv_events). They hold its keys, so only the fields named here are read.
@@ -87,7 +85,7 @@ func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts
 		f.Version = ""
 	}
 	f.ChatTemplate, f.Speculative = rules.CleanText(a.ChatTemplate), rules.CleanText(a.Speculative)
-	f.BlockSize, f.Ranks, f.CountsCached = rules.CleanCount(a.PageSize), min(rules.CleanCount(a.Ranks), maxRanks), a.Report
+	f.BlockSize, f.Ranks, f.CountsCached = rules.CleanCount(a.PageSize), min(rules.CleanCount(a.Ranks), rules.MaxClaimedRanks), a.Report
 	if a.NoCache != nil {
 		caches := !*a.NoCache
 		f.PrefixCaching = &caches
@@ -129,12 +127,12 @@ func configured(config json.RawMessage, host string, ranks int) (list []rules.Ev
 	}
 	for rank := 0; rank < ranks && c.Publisher == "zmq"; rank++ {
 		e := rules.EventSource{Topic: rules.CleanText(c.Topic)}
-		e.Pub, err = zmq.Address(c.Endpoint, host, rank)
+		e.Pub, err = zmq.Claimed(c.Endpoint, host, rank)
 		if err == nil && c.Replay != "" {
-			e.Replay, err = zmq.Address(c.Replay, host, rank)
+			e.Replay, err = zmq.Claimed(c.Replay, host, rank)
 		}
 		if err != nil {
-			return nil, errors.New("kv_events_config has an endpoint that is not tcp://host:port")
+			return nil, errors.New("kv_events_config has an endpoint that is not tcp://host:port, with a port from 1024")
 		}
 		list = append(list, e)
 	}

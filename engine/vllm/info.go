@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
@@ -54,7 +53,7 @@ func fetchEventSources(ctx context.Context, client *http.Client, addr string) (r
 		}
 		first = min(first, n)
 	}
-	for i := range min(len(byKey), maxRanks) {
+	for i := range min(len(byKey), rules.MaxClaimedRanks) {
 		s, ok := byKey[strconv.Itoa(first+i)]
 		if !ok {
 			return nil, fmt.Errorf("GET /kv_event_sources: %d ranks from %d on, rank %d is none of them", len(byKey), first, first+i)
@@ -70,15 +69,12 @@ func (s eventSource) on(host string) (e rules.EventSource, err error) {
 		return e, rules.ErrNoEvents
 	}
 	e.Topic = s.Topic
-	e.Pub, err = onHost(host, s.Pub)
+	e.Pub, err = zmq.Claimed(s.Pub, host, 0)
 	if err == nil && s.Replay != "" {
-		e.Replay, err = onHost(host, s.Replay)
+		e.Replay, err = zmq.Claimed(s.Replay, host, 0)
 	}
 	return e, err
 }
-
-// maxRanks bounds the ranks that a server may claim.
-const maxRanks = 1024
 
 // describe reads the labels of vllm:cache_config_info, which are the fields of CacheConfig (vllm/config/cache.py; block_size is the
 // one in effect, user_specified_block_size says whether one was asked for), and asks for the event sockets. Only the usage in a
@@ -112,14 +108,4 @@ func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Fa
 		s.Topic = rules.CleanText(s.Topic)
 		f.Events = append(f.Events, s)
 	}
-}
-
-// onHost replaces an endpoint's host and keeps its port: the bound host is often a wildcard, and a server's answer must not decide
-// which host we connect to.
-func onHost(host, endpoint string) (string, error) {
-	at := strings.LastIndexByte(endpoint, ':')
-	if !strings.HasPrefix(endpoint, "tcp://") {
-		return "", fmt.Errorf("endpoint %.100q: want tcp://host:port", endpoint)
-	}
-	return zmq.Address("tcp://*"+endpoint[at:], host, 0)
 }

@@ -15,10 +15,15 @@ type ZMQ struct {
 	Topic          string       // prefix; "" takes all
 	Bind           bool         // listen at Endpoint for the worker
 	From           netip.Prefix // with Bind: where it connects from; zero: this machine
+	Host           string       // if set, the only host that is dialled: the endpoints are the worker's own claim
 }
 
 // Run implements Source.
 func (z ZMQ) Run(ctx context.Context, f *Feed) error {
+	err := z.check(z.Endpoint)
+	if err != nil {
+		return err
+	}
 	sub := zmq.Sub{Endpoint: z.Endpoint, Topic: z.Topic, Bind: z.Bind, From: z.From, Refused: f.refused,
 		Up: f.Up, Down: f.Down, Malformed: f.Malformed}
 	return sub.Run(ctx, func(m zmq.Message) { f.Offer(Message{Seq: m.Seq, Payload: m.Payload}) })
@@ -29,5 +34,16 @@ func (z ZMQ) Replay(ctx context.Context, from uint64, each func(Message) error) 
 	if z.ReplayEndpoint == "" {
 		return errors.ErrUnsupported
 	}
+	err := z.check(z.ReplayEndpoint)
+	if err != nil {
+		return err
+	}
 	return zmq.Replay(ctx, z.ReplayEndpoint, from, func(m zmq.Message) error { return each(Message{Seq: m.Seq, Payload: m.Payload}) })
+}
+
+func (z ZMQ) check(endpoint string) error {
+	if z.Host == "" {
+		return nil
+	}
+	return zmq.CheckClaimed(endpoint, z.Host)
 }

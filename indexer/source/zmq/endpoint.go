@@ -37,6 +37,35 @@ func Address(endpoint, host string, rank int) (string, error) {
 	return "tcp://" + net.JoinHostPort(bound, strconv.Itoa(port+rank)), nil
 }
 
+// minClaimedPort is the first port that is dialled because an answer names it: below are other services than engines' sockets.
+const minClaimedPort = 1024
+
+// Claimed is Address for an endpoint that a worker's answer, its pod or a record names: it says the port alone, since whoever answers must
+// not decide which host or file is dialled. An error says that it is no tcp endpoint, or that its port is below 1024.
+func Claimed(endpoint, host string, rank int) (string, error) {
+	at := strings.LastIndexByte(endpoint, ':')
+	if !strings.HasPrefix(endpoint, "tcp://") {
+		return "", fmt.Errorf("endpoint %.100q: want tcp://host:port", endpoint)
+	}
+	claimed, err := Address("tcp://*"+endpoint[at:], host, rank)
+	if err != nil {
+		return "", err
+	}
+	return claimed, CheckClaimed(claimed, host)
+}
+
+// CheckClaimed returns an error for an endpoint that is not a tcp port from 1024 of this host.
+func CheckClaimed(endpoint, host string) error {
+	address, _ := strings.CutPrefix(endpoint, "tcp://")
+	got, port, err := net.SplitHostPort(address)
+	n, _ := strconv.Atoi(port)
+	if err != nil || got != strings.Trim(host, "[]") || n < minClaimedPort {
+		return fmt.Errorf("endpoint %.100q is not dialled: want tcp://%s and a port from %d, since a worker names sockets of its own", endpoint,
+			host, minClaimedPort)
+	}
+	return nil
+}
+
 // dialable splits an endpoint into the arguments of net.Dial and net.Listen; host replaces a wildcard.
 func dialable(endpoint, host string) (network, address string, err error) {
 	if path, ok := strings.CutPrefix(endpoint, "ipc://"); ok && path != "" {
