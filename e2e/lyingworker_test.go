@@ -64,7 +64,8 @@ func TestLyingWorkersChooseNoHost(t *testing.T) {
 	}
 	sglang := func(endpoint, replay string, ranks int) string {
 		return serving("sglang", map[string]string{"/server_info": fmt.Sprintf(
-			`{"version":"0.5.21","model_path":"m","page_size":16,"dp_size":%d,"kv_events_config":{"publisher":"zmq","endpoint":%q,"replay_endpoint":%q}}`,
+			`{"version":"0.5.21","model_path":"m","page_size":16,"dp_size":%d,`+
+				`"kv_events_config":{"publisher":"zmq","endpoint":%q,"replay_endpoint":%q}}`,
 			ranks, endpoint, replay)})
 	}
 	vllm := func(endpoint, replay string) string {
@@ -73,7 +74,8 @@ func TestLyingWorkersChooseNoHost(t *testing.T) {
 				endpoint, replay)})
 	}
 	args := []string{"serve", "--listen", freeAddr(t), "--admin", freeAddr(t)}
-	for _, addr := range []string{sglang("tcp://"+victim, "tcp://"+victim, 1024), sglang("ipc://"+file, "", 1), vllm("ipc://"+file, "ipc://"+file),
+	for _, addr := range []string{sglang("tcp://"+victim, "tcp://"+victim, 1024), sglang("ipc://"+file, "", 1),
+		vllm("ipc://"+file, "ipc://"+file),
 		vllm("tcp://"+victim, "ipc://"+file), vllm("tcp://127.0.0.2:"+port, "tcp://"+victim)} {
 		args = append(args, "--worker", addr)
 	}

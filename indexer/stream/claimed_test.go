@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestClaimedSocketsAreTheWorkersOwn: where a worker's own answer names its sockets, the dialler itself refuses another host, a file, and
-// a port of other services, however the endpoint came there.
+// TestClaimedSocketsAreTheWorkersOwn: where a worker's own answer names its sockets, the dialler itself refuses another host, a
+// file, and a port of other services, however the endpoint came there.
 func TestClaimedSocketsAreTheWorkersOwn(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -14,8 +14,9 @@ func TestClaimedSocketsAreTheWorkersOwn(t *testing.T) {
 	}
 	defer lis.Close()
 	_, port, _ := net.SplitHostPort(lis.Addr().String())
-	for _, at := range []string{"ipc:///tmp/x", "tcp://127.0.0.1:" + port, "tcp://localhost:" + port, "tcp://169.254.169.254:80", "tcp://127.0.0.2:22",
-		"tcp://[::ffff:127.0.0.1]:" + port, "tcp://127.0.0.2:0", "tcp://127.0.0.2:65536", "tcp://127.0.0.2@127.0.0.1:" + port, "tcp://", ""} {
+	for _, at := range []string{"ipc:///tmp/x", "tcp://127.0.0.1:" + port, "tcp://localhost:" + port, "tcp://169.254.169.254:80",
+		"tcp://127.0.0.2:22", "tcp://[::ffff:127.0.0.1]:" + port, "tcp://127.0.0.2:0",
+		"tcp://127.0.0.2:65536", "tcp://127.0.0.2@127.0.0.1:" + port, "tcp://", ""} {
 		z := ZMQ{Endpoint: at, ReplayEndpoint: at, Host: "127.0.0.2"}
 		run := z.Run(t.Context(), nil)
 		replay := z.Replay(t.Context(), 0, nil)
