@@ -56,7 +56,7 @@ func (f *Fetcher) exchange(ctx context.Context, c fair.Client, t target, old *en
 			return err
 		}
 		if e.err == nil && !cacheControl(resp.Header.Values("Cache-Control")).noStore {
-			f.bytes.add(e.facts.ID, body)
+			f.bytes.add(c, fair.ClientOf(t.host), e.facts.ID, body, weight(body))
 		}
 		return nil
 	})

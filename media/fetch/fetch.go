@@ -26,7 +26,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/net/http/httpproxy"
 
 	"github.com/sightline-router/sightline/internal/fair"
@@ -121,8 +120,8 @@ type Fetcher struct {
 	cfg    Config
 	rules  atomic.Pointer[Config] // the part that Change can change
 	client *http.Client
-	urls   *lru.Cache[key, *entry]
-	bytes  *byteCache
+	urls   *shared[key, *entry]
+	bytes  *shared[mmhash.ContentID, []byte]
 	hosts  *hosts
 
 	// What clients share: downloads, with those that wait; those that are being read; bytes of unfinished ones; bytes of complete
@@ -159,9 +158,8 @@ func New(cfg Config) (*Fetcher, error) {
 		started: fair.Shared(int64(most), 0), total: fair.Shared(int64(cfg.Total), most),
 		inFlight: fair.Shared(cfg.InFlightBytes, 0), processed: fair.New(cfg.MaxBytes, most),
 		hosts: newHosts(int64(cfg.PerHost), cfg.now, cfg.NoRoom)}
-	// fails only for a size below 1, which is checked above
-	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("image URLs") })
-	f.bytes = newByteCache(cfg.ByteCache, func() { cfg.NoRoom("image bytes") })
+	f.urls = newShared[key, *entry](int64(cfg.URLs), func() { cfg.NoRoom("image URLs") })
+	f.bytes = newShared[mmhash.ContentID, []byte](cfg.ByteCache, func() { cfg.NoRoom("image bytes") })
 	f.base, f.stop = context.WithCancel(context.Background())
 	f.rules.Store(&f.cfg)
 	f.client, f.idle = newClient(&f.cfg, f.rules.Load)
@@ -199,7 +197,7 @@ func (f *Fetcher) Get(ctx context.Context, c fair.Client, rawURL string) (media.
 	if err != nil {
 		return media.Facts{}, f.count(err)
 	}
-	e, known := f.urls.Get(t.key)
+	e, known := f.urls.get(t.key)
 	if known {
 		switch now := f.cfg.now(); {
 		case e.err != nil && now.Before(e.fresh) && e.err.Kind == NotAnImage:
@@ -235,7 +233,7 @@ func (f *Fetcher) Last(rawURL string) (media.Facts, bool) {
 	if err != nil {
 		return media.Facts{}, false
 	}
-	e, ok := f.urls.Get(t.key)
+	e, ok := f.urls.get(t.key)
 	if !ok || e.facts.Bytes == 0 {
 		return media.Facts{}, false
 	}
@@ -292,7 +290,7 @@ func (f *Fetcher) download(t target, old *entry, fl *flight) {
 		e = f.failed(t, old, err)
 	}
 	if e != nil {
-		f.urls.Add(t.key, e)
+		f.urls.add(fl.client, fair.ClientOf(t.host), t.key, e, 1)
 	}
 	switch {
 	case err != nil:

@@ -539,7 +539,7 @@ func TestCaches(t *testing.T) {
 	full := func(what string) {
 		map[string]*atomic.Int64{"image URLs": &urls, "image bytes": &bytes, "image hosts": &other}[what].Add(1)
 	}
-	f := open(t, Config{Allow: loopback, ByteCache: 10 * int64(len(red)+128), NoRoom: full})
+	f := open(t, Config{Allow: loopback, ByteCache: 10 * weight(red), NoRoom: full})
 	const all = 200
 	kept := func() (kept int) {
 		for i := range all {
@@ -558,7 +558,7 @@ func TestCaches(t *testing.T) {
 	}
 	f = open(t, Config{Allow: loopback, URLs: 20, NoRoom: full})
 	kept()
-	if n := f.urls.Len(); n > 20 || urls.Load() != int64(all-n) {
+	if n := len(f.urls.entries); n > 20 || urls.Load() != int64(all-n) {
 		t.Errorf("%d URLs kept, %d went", n, urls.Load())
 	}
 	for i := range maxHosts + all {

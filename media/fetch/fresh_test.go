@@ -146,7 +146,7 @@ func BenchmarkGetKnown(b *testing.B) {
 	const u = "https://images.example.com/some/path/to/a/picture.png?width=1280"
 	t, _ := f.parse(u)
 	e := &entry{full: t.full, fresh: time.Now().Add(time.Hour), stale: time.Now().Add(time.Hour)}
-	f.urls.Add(t.key, e)
+	f.urls.add(0, 0, t.key, e, 1)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := f.Get(b.Context(), 0, u); err != nil {
