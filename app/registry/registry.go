@@ -29,6 +29,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -86,6 +87,7 @@ const counterTTL = time.Hour
 // Set is the set of known workers. It is safe for concurrent use.
 type Set struct {
 	o       Options
+	budget  *stream.Budget // of the feeds of all workers
 	resyncs *prometheus.CounterVec
 
 	mu       sync.Mutex
@@ -115,7 +117,7 @@ func New(o Options) *Set {
 	if o.Linger == nil {
 		o.Linger = func() time.Duration { return 0 }
 	}
-	s := &Set{o: o, excluded: make(map[int][]Spec)}
+	s := &Set{o: o, budget: stream.NewBudget(), excluded: make(map[int][]Spec)}
 	s.register()
 	return s
 }
@@ -226,11 +228,12 @@ func (s *Set) join(finder int, spec Spec) error {
 	for r, slot := range m.worker.Slots {
 		slot.Rank += spec.FirstRank
 		m.sinks[r].slot = slot
-		o := stream.Options{Sink: m.sinks[r], Stored: s.storedSink(slot.ID), OnEvent: func(e *kvevent.Event) {
+		o := stream.Options{Budget: s.budget, Worker: fair.ClientOf(spec.Name), Sink: m.sinks[r], Stored: s.storedSink(slot.ID)}
+		o.OnEvent = func(e *kvevent.Event) {
 			if e.Kind == kvevent.Lost {
 				slot.EventsLost(time.Now())
 			}
-		}}
+		}
 		tells, err := spec.Listen(slot, r, &o)
 		if err != nil {
 			s.leave(m)

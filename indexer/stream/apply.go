@@ -17,8 +17,14 @@ func (f *Feed) apply(m Message) error {
 	if f.started && m.Seq != f.next {
 		f.forget()
 	}
+	endRead, err := f.o.Budget.beginRead(f.o.Worker, len(m.Payload))
+	if err != nil {
+		f.update(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
+		return err
+	}
+	defer endRead()
 	var batch kvevent.Batch
-	err := guard.Call(func() (err error) {
+	err = guard.Call(func() (err error) {
 		if m.Batch != nil {
 			batch = *m.Batch
 			return nil
@@ -71,6 +77,7 @@ func (f *Feed) apply(m Message) error {
 		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.isPartial(), f.upperBound})
 	}
 	f.settle()
+	n.OrphansDropped += f.shareOrphans()
 	doubtful := f.inDoubt()
 	f.o.Sink.Done(f.isPartial(), f.upperBound)
 	first, unread := "", ""

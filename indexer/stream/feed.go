@@ -13,11 +13,12 @@
 //	stats.go    counters and state
 //	backfill.go what another router has received, if the worker cannot replay it any more
 //	index.go    the Sink that is an index
+//	budget.go   the memory that the feeds of all workers share
 //	zmq.go      the Source that is a pair of ZeroMQ sockets; lookup.go: one that asks the worker where they are
 //
 // What may be wrong is dropped or marked as doubtful: too little in the index costs a hit, too much promises a hit that the
-// worker does not have. Cost: two goroutines a rank, a queue of at most 64 MiB, about 0.2 µs a block from payload to index.
-// Nothing here returns an error to a caller: errors are counted in Stats, and the last one is in Stats.LastError.
+// worker does not have. Cost: two goroutines a rank, a queue of at most 64 MiB (256 MiB for all, Budget), about 0.2 µs a block from
+// payload to index. Nothing here returns an error to a caller: errors are counted in Stats, and the last one is in Stats.LastError.
 package stream
 
 import (
@@ -33,6 +34,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -129,6 +131,9 @@ type Options struct {
 	// Idle is the silence after which the last message is requested again, which reveals a restart, a lost message, or a dead
 	// publisher behind an open connection. 0: never. Only for sources whose Replay is cheap.
 	Idle time.Duration
+	// Budget is what the feed shares with others, as this Worker; nil: it has one of its own.
+	Budget *Budget
+	Worker fair.Client
 
 	doubtTime time.Duration // for tests; 0: the package's
 }
@@ -176,6 +181,7 @@ type Feed struct {
 	comparedSize int        // with the configured one
 	offload      offload
 	orphans      orphans
+	orphanBytes  int64 // of Budget.orphans
 	stems        stems
 	doubt        doubt
 }
@@ -186,7 +192,10 @@ func Start(o Options) *Feed {
 	if o.doubtTime == 0 {
 		o.doubtTime = doubtTime
 	}
-	f := &Feed{o: o, cancel: cancel, wake: make(retry.Bell, 1), form: o.Form}
+	if o.Budget == nil {
+		o.Budget = NewBudget()
+	}
+	f := &Feed{o: o, cancel: cancel, wake: make(retry.Bell, 1), form: o.Form, queue: queue{room: o.Budget.queued, worker: o.Worker}}
 	f.stats.Partial = true // until a batch shows otherwise
 	if p := o.From; p.Next > 0 {
 		f.started, f.next, f.partial, f.upperBound, f.stats.Partial = true, p.Next, p.Partial, p.UpperBound, p.Partial
@@ -240,6 +249,7 @@ func isPanic(err error) bool {
 func (f *Feed) Close() {
 	f.cancel()
 	f.running.Wait()
+	f.giveBack()
 	f.o.Sink.Leave()
 }
 
@@ -464,11 +474,15 @@ type queue struct {
 	dropped bool   // a message was dropped since the queue was last empty
 	last    []byte // payload of the message popped last, in use until the next pop
 	spare   []byte // memory for the next message pushed
+
+	room   *fair.Room // Budget.queued; nil: only this queue's bounds
+	worker fair.Client
 }
 
 // push copies a message into the queue; it returns false if there is no room.
 func (q *queue) push(m Message) bool {
-	if len(q.items) >= queueMessages || q.bytes+len(m.Payload) > queueBytes {
+	if len(q.items) >= queueMessages || q.bytes+len(m.Payload) > queueBytes ||
+		q.room != nil && !q.room.TryTake(q.worker, int64(len(m.Payload)+messageBytes)) {
 		q.dropped = true
 		return false
 	}
@@ -476,6 +490,13 @@ func (q *queue) push(m Message) bool {
 	q.items = append(q.items, &m)
 	q.bytes += len(m.Payload)
 	return true
+}
+
+// give returns what a message took of the room.
+func (q *queue) give(payload int) {
+	if q.room != nil {
+		q.room.Give(q.worker, int64(payload+messageBytes))
+	}
 }
 
 // markConnection adds the mark of a new connection after the messages of the old one.
@@ -493,6 +514,7 @@ const maxSpare = 32 << 10
 func (q *queue) pop() (m *Message, up, lost bool) {
 	if q.last != nil {
 		q.bytes -= len(q.last)
+		q.give(len(q.last))
 		if cap(q.last) <= maxSpare {
 			q.spare = q.last[:0]
 		}
