@@ -109,8 +109,8 @@ smuggle: $(ENGINES) ## what do engines' servers read that we did not clean: N ra
 .PHONY: signals
 signals: ## rules and dashboard, asked of a real Prometheus behind a real Envoy; needs Debian's package prometheus
 	@command -v promtool >/dev/null && command -v prometheus >/dev/null || { echo "signals: promtool and prometheus are missing (Debian: apt-get install prometheus)"; exit 1; }
-	promtool check rules examples/prometheus/rules.yml
-	cd examples/prometheus && promtool test rules rules_test.yml
+	promtool check rules examples/prometheus/rules.yml examples/prometheus/names.yml
+	cd examples/prometheus && promtool test rules rules_test.yml names_test.yml
 	SIGHTLINE_PROMETHEUS=1 $(GO) test $(POISON) -count=1 -timeout 10m -v -run '^TestSignalsInPrometheus$$' ./e2e
 
 e2e-compose: ## examples/compose on a Docker engine, images built here; fails where no engine can be had

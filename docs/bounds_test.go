@@ -119,7 +119,7 @@ func readPage(t *testing.T, name string) string {
 
 var (
 	constants = regexp.MustCompile(`\{([a-z0-9/]+)\.(\w+)( B)?\}`)
-	onPath    = regexp.MustCompile(`^(body|engine|extproc|indexer|media|mmhash|prompt|router|workers|app/(admin|alias|registry|serve|trace)|internal/(secure|sockets))(/|$)`)
+	onPath    = regexp.MustCompile(`^(body|engine|extproc|indexer|media|mmhash|prompt|router|workers|app/(admin|registry|serve|trace)|internal/(secure|sockets))(/|$)`)
 )
 
 // source is what the test reads of the code.

@@ -144,16 +144,18 @@ func TestSignalsInPrometheus(t *testing.T) {
 // expressions are those of the rules and of the dashboard.
 func expressions(t *testing.T) (all []string) {
 	t.Helper()
-	var rules struct {
+	type groups struct {
 		Groups []struct {
 			Rules []struct{ Expr string }
 		}
 	}
+	var rules, names groups
 	var board struct {
 		Panels []struct{ Targets []struct{ Expr string } }
 	}
 	for file, read := range map[string]func([]byte) error{
 		"examples/prometheus/rules.yml":   func(b []byte) error { return yaml.Unmarshal(b, &rules) },
+		"examples/prometheus/names.yml":   func(b []byte) error { return yaml.Unmarshal(b, &names) },
 		"examples/grafana/sightline.json": func(b []byte) error { return json.Unmarshal(b, &board) },
 	} {
 		raw, err := os.ReadFile("../" + file)
@@ -164,7 +166,7 @@ func expressions(t *testing.T) (all []string) {
 			t.Fatal(file, err)
 		}
 	}
-	for _, g := range rules.Groups {
+	for _, g := range append(rules.Groups, names.Groups...) {
 		for _, r := range g.Rules {
 			all = append(all, r.Expr)
 		}

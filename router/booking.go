@@ -51,7 +51,6 @@ type bookingRecord struct {
 	stale            bool     // the slot's events had not come for long: only the engine's own count corrects the index
 	engineTokens     int      // prompt tokens that the engine will report; 0: not known
 	shareNumber      uint64   // number of the booking for other replicas; 0: they do not hear of it
-	streams          bool     // the request asks for its tokens as they come
 	newAdapter       string   // the adapter that the slot loads for it; "": none
 	zeroMeansUnknown bool     // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
 }
@@ -262,7 +261,7 @@ func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) 
 		work.Model, work.Tenant, work.Counted = x.out.Model, x.req.Tenant, true
 	}
 	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain)+len(b.path)) + 24*len(b.newMedia)
-	x.booked, b.streams = true, x.mem.req.Fields["stream"].Bool()
+	x.booked = true
 	if r.opt.Decisions != nil {
 		b.line = x.newLogLine(b)
 		work.Bytes += lineBytes + 8*len(b.line.HashIDs)

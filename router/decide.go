@@ -11,9 +11,6 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	x := r.newPlanner(req, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
 	r.decide(ctx, x)
 	took := r.countAndTime(x)
-	if r.opt.OnDecided != nil {
-		r.opt.OnDecided(&x.out, took)
-	}
 	r.recent.add(x.recentEntry(took))
 	r.logDecision(&x.out, took)
 	x.mem.release()

@@ -136,10 +136,6 @@ func (r *Router) publish(e *end) {
 	r.settlePredictions(e)
 	r.noteHealth(e)
 	r.metrics.ended(e)
-	if r.opt.OnEnded != nil {
-		e.o.Streamed = e.streams
-		r.opt.OnEnded(e.model, &e.o, e.took)
-	}
 	r.reportEnd(e)
 	r.learnMisses(e)
 	r.learnWithheld(e)

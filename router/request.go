@@ -168,6 +168,5 @@ type Outcome struct {
 	CachedTokens int
 	// PromptTokens is the engine's own count, like CachedTokens.
 	PromptTokens int
-	OutputTokens int  // likewise; 0 if not reported
-	Streamed     bool // the request asked for its tokens as they come; filled in by the router
+	OutputTokens int // likewise; 0 if not reported
 }

@@ -105,11 +105,8 @@ type Options struct {
 	// called when something was evicted or refused for lack of room: "answers", "images seen", …; nil: it is not counted
 	NoRoom  func(what string)
 	Metrics prometheus.Registerer // nil: none
-	// OnDecided and OnEnded, if set, are called after each decision, and at each request's end with its model. They must not block.
-	OnDecided func(d *Decision, took time.Duration)
-	OnEnded   func(model string, o *Outcome, took time.Duration)
-	Now       func() time.Time // nil: time.Now
-	Seed      uint64           // seed of the tie-break between equal candidates; 0: random
+	Now     func() time.Time      // nil: time.Now
+	Seed    uint64                // seed of the tie-break between equal candidates; 0: random
 	// Resync, if set, is called when a slot has repeatedly found less than its events promised, so the index's view of it is in
 	// doubt. It must not block.
 	Resync func(*fleet.Slot)

@@ -52,7 +52,7 @@ func TestLowerTiers(t *testing.T) {
 	}
 
 	w = serve(2)
-	w.slots[0].Worker.SetExpectedRates(0, 100)
+	w.slots[0].Worker.SetFetchRate(100)
 	w.storesIn(indexer.Remote, 0, body, 1)
 	_, told = w.Consider(t.Context(), &Request{ID: "c", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 2)
 	if a, b := told.Ranked[0].Cost, told.Ranked[1].Cost; a != b {

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sightline-router/sightline/app/alias"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/denied"
@@ -72,9 +71,6 @@ func (c *Config) check() error {
 	c.expandStandalone(bad)
 	c.checkModels(bad)
 	c.checkTenants(bad)
-	for i, of := range c.Metrics.Aliases {
-		bad.oneOf(fmt.Sprintf("metrics.aliases[%d]", i), of, strings.Join(alias.Of, " or "), alias.Of...)
-	}
 	w := workersCheck{Config: c, bad: bad, names: map[string]string{}, addrs: map[string]string{}, sockets: map[string]string{}}
 	w.configured()
 	w.kubernetes()

@@ -24,7 +24,6 @@ type Class struct {
 	Name          string `yaml:"name"` // as worker entries refer to it
 	Dir           string `yaml:"dir"`
 	engine.Server `yaml:",inline"`
-	PrefillRate   int `yaml:"prefill_rate"`
 	OffloadUnit   int `yaml:"offload_unit"`
 	OffloadRate   int `yaml:"offload_rate"`
 }
@@ -44,7 +43,7 @@ func (m *Model) Class(name string) (Class, bool) {
 
 // own returns the class of workers that name none.
 func (m *Model) own() Class {
-	return Class{Dir: m.Dir, Server: m.Server, PrefillRate: m.PrefillRate, OffloadUnit: m.OffloadUnit, OffloadRate: m.OffloadRate}
+	return Class{Dir: m.Dir, Server: m.Server, OffloadUnit: m.OffloadUnit, OffloadRate: m.OffloadRate}
 }
 
 // ClassOf returns a worker's class.
@@ -81,7 +80,6 @@ func (m *Model) checkClasses(path string, bad report) {
 }
 
 func checkRates(c Class, path string, bad report) {
-	inRange(bad, path+".prefill_rate", c.PrefillRate, 0, maxRate)
 	inRange(bad, path+".offload_rate", c.OffloadRate, 0, maxRate)
 	inRange(bad, path+".offload_unit", c.OffloadUnit, 0, 1<<20)
 }

@@ -13,10 +13,9 @@ models:
   dir: models/m
   engine_version: 0.32.0
   mm_processor_kwargs: {max_pixels: 50176}
-  prefill_rate: 20000
   offload_unit: 256
   classes:
-  - {name: old, engine_version: 0.30.0, prefill_rate: 9000, offload_rate: 80000}
+  - {name: old, engine_version: 0.30.0, offload_rate: 80000}
   - {name: wide, block_size: 32, chat_template: t.jinja, engine_model: org/m}
 workers:
 - addr: 10.0.0.5:8000
@@ -34,17 +33,17 @@ func TestClasses(t *testing.T) {
 		t.Fatal(err)
 	}
 	own, _ := c.ClassOf(&c.Workers[0])
-	if own.BlockSize != 16 || own.EngineVersion != "0.32.0" || own.Dir != c.Models[0].Dir || own.PrefillRate != 20000 ||
+	if own.BlockSize != 16 || own.EngineVersion != "0.32.0" || own.Dir != c.Models[0].Dir ||
 		own.OffloadUnit != 256 {
 		t.Errorf("default class: %+v", own)
 	}
 	wide, _ := c.ClassOf(&c.Workers[1])
 	if wide.BlockSize != 32 || wide.EngineVersion != "0.32.0" || wide.EngineModel != "org/m" || wide.ProcessorKwargs != own.ProcessorKwargs ||
-		wide.Dir != own.Dir || wide.PrefillRate != 20000 || wide.ChatTemplate != filepath.Join(filepath.Dir(path), "t.jinja") {
+		wide.Dir != own.Dir || wide.ChatTemplate != filepath.Join(filepath.Dir(path), "t.jinja") {
 		t.Errorf("wide: %+v", wide)
 	}
 	if old, _ := c.Models[0].Class("old"); old.EngineVersion != "0.30.0" || old.BlockSize != 16 || old.EngineModel != "m" ||
-		old.PrefillRate != 9000 || old.OffloadRate != 80000 || old.OffloadUnit != 256 {
+		old.OffloadRate != 80000 || old.OffloadUnit != 256 {
 		t.Errorf("old: %+v", old)
 	}
 	readsBack(t, c)
@@ -54,7 +53,7 @@ func TestClassMistakes(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
 		{"offload_rate: 80000", "offload_rate: -1", "models[0].classes[0].offload_rate: -1 is out of range"},
 		{"offload_unit: 256", "offload_unit: -1", "models[0].offload_unit: -1 is out of range"},
-		{"prefill_rate: 9000", "prefill_rate: -1", "models[0].classes[0].prefill_rate: -1 is out of range"},
+		{"offload_unit: 256", "prefill_rate: 9000", "models[0].prefill_rate: no longer a key: the rate is learned"},
 		{"engine_version: 0.30.0,", "engine_version: new,", `models[0].classes[0].engine_version: "new" is not a release number`},
 		{"block_size: 32", "blok_size: 32", "models[0].classes[1].blok_size: unknown key (did you mean block_size?)"},
 		{"block_size: 32", "block_size: many", "models[0].classes[1].block_size: "},

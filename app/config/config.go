@@ -65,7 +65,6 @@ type Config struct {
 	Drain       time.Duration `yaml:"drain"`
 	DecisionLog DecisionLog   `yaml:"decision_log"`
 	Tracing     Tracing       `yaml:"tracing"`
-	Metrics     Metrics       `yaml:"metrics"`
 	Index       Index         `yaml:"index"`
 	Media       Media         `yaml:"media"`
 	Models      []Model       `yaml:"models" reload:"live"`
@@ -133,11 +132,6 @@ func (z *Zones) all() map[string]time.Duration {
 		all["zones.to."+zone] = far
 	}
 	return all
-}
-
-// Metrics selects additional names for some metrics.
-type Metrics struct {
-	Aliases []string `yaml:"aliases"` // llm-d, gateway-api, dynamo
 }
 
 // Tenants are kept apart in workers' caches by a header that Envoy or one of its filters sets.
@@ -239,8 +233,7 @@ type Model struct {
 	OffloadUnit   int  `yaml:"offload_unit"` // tokens that a lower tier returns at once; 0: one block
 	// tokens per second that a worker is assumed to fetch from a lower tier until its events show it; 0: 170,000
 	OffloadRate int     `yaml:"offload_rate"`
-	PrefillRate int     `yaml:"prefill_rate"` // tokens per second that a worker is assumed to prefill until its events show it; 0: 10,000
-	Classes     []Class `yaml:"classes"`      // workers that were started differently
+	Classes     []Class `yaml:"classes"` // workers that were started differently
 }
 
 // Worker is one engine server.

@@ -254,6 +254,8 @@ var removed = map[string]string{
 		"(leave the key out)",
 	"partition":        "each Sightline holds the whole index: 1.2 GiB of index.max_bytes hold 50 million blocks (leave the key out)",
 	"enable_mm_embeds": "requests with embeddings go to a worker whatever its flag, which refuses them itself (leave the key out)",
+	"prefill_rate":     "the rate is learned from a worker's events within seconds (leave the key out)",
+	"metrics":          "other routers' names of metrics are recording rules, examples/prometheus/names.yml (leave the key out)",
 }
 
 // unknown describes an unknown key and suggests the nearest one.

@@ -26,7 +26,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/app/calibrate"
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/inspect"
 	"github.com/sightline-router/sightline/engine/rules"
@@ -36,19 +35,17 @@ import (
 
 // Options say which workers to ask and where to write.
 type Options struct {
-	Workers  []string // host:port of each; with Dynamo, of its front ends
-	Groups   []Group  // of pods
-	Dynamo   string   // the discovery folder of an NVIDIA Dynamo deployment
-	Scope    string   // its namespace, if the folder has several
-	ModelDir []string // DIR, or NAME=DIR for several models
-	Out      string   // the directory to write into
-	Force    bool     // overwrite existing files
-	Optional bool     // a model whose files cannot be had is learned
-	// Calibrate measures the first worker of each class (package calibrate); with Force even a busy one.
-	Calibrate bool
-	Canary    bool                // make each worker compute two tokens, to see whether it counts cached ones
-	Getenv    func(string) string // nil: os.Getenv
-	Access    secure.Peer         // how workers are asked: a key, TLS; written as worker_access
+	Workers  []string            // host:port of each; with Dynamo, of its front ends
+	Groups   []Group             // of pods
+	Dynamo   string              // the discovery folder of an NVIDIA Dynamo deployment
+	Scope    string              // its namespace, if the folder has several
+	ModelDir []string            // DIR, or NAME=DIR for several models
+	Out      string              // the directory to write into
+	Force    bool                // overwrite existing files
+	Optional bool                // a model whose files cannot be had is learned
+	Canary   bool                // make each worker compute two tokens, to see whether it counts cached ones
+	Getenv   func(string) string // nil: os.Getenv
+	Access   secure.Peer         // how workers are asked: a key, TLS; written as worker_access
 	// Listen and Admin are written as the keys of these names; "": the defaults. For a configuration without a file.
 	Listen, Admin string
 }
@@ -107,11 +104,6 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	d.models, err = group(workers)
 	if err != nil {
 		return err
-	}
-	if o.Calibrate {
-		if err := d.calibrate(ctx); err != nil {
-			return err
-		}
 	}
 	d.printFound(all)
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
@@ -260,22 +252,6 @@ func flagFor(err error) (hint string, lasting bool) {
 		return "here: --api-key-file FILE, which holds what it was started with as --api-key", true
 	}
 	return "is it up, and is that the port of its OpenAI-style API?", false
-}
-
-// calibrate measures the first worker of each class.
-func (d *drafter) calibrate(ctx context.Context) error {
-	for _, m := range d.models {
-		for _, c := range m.classes {
-			w := c.workers[0]
-			r, err := calibrate.Measure(ctx, &w.Facts, calibrate.Options{Force: d.Force, As: d.as}, d.out)
-			if err != nil {
-				return fmt.Errorf("worker %s: %w", w.Addr, err)
-			}
-			fmt.Fprintf(d.out, "%s: %v\n", w.Addr, r)
-			c.keys = append(c.keys, key{"prefill_rate", "tokens a second, measured at " + w.Addr, r.Key(), 0})
-		}
-	}
-	return nil
 }
 
 // pods lists a group's pods.

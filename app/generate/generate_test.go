@@ -13,11 +13,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/internal/secure"
-	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/fakekube"
 	"github.com/sightline-router/sightline/lab/sim"
 )
@@ -314,31 +312,6 @@ envoy:
 `
 	if plain := strings.ReplaceAll(text, `"`, ""); err != nil || plain != strings.ReplaceAll(want, `"`, "") {
 		t.Errorf("%v\n%s\nwant\n%s", err, text, want)
-	}
-}
-
-// TestCalibrate: a measured rate becomes a key. The measurement is package calibrate's; here the worker has a fixed rate, reduced
-// by the overhead of this machine.
-func TestCalibrate(t *testing.T) {
-	p, err := lab.NewPrompts(modelDir, sim.VLLM, "m", 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := sim.New(sim.Config{Model: "m", MaxModelLen: 8000, Prompt: p, Speed: 1,
-		Time: sim.TimeModel{Prefill: 250 * time.Microsecond, Encode: 100 * time.Millisecond}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Start()
-	defer w.Close()
-	text, said, err := run(t, Options{ModelDir: []string{modelDir}, Calibrate: true}, w)
-	rate := 0
-	if _, after, ok := strings.Cut(text, "  prefill_rate: "); ok {
-		_, err = fmt.Sscan(after, &rate)
-	}
-	if err != nil || rate < 100 || rate > 8000 || !strings.Contains(said, "measuring W0: a short text") ||
-		!strings.Contains(said, "encoding it costs") {
-		t.Errorf("rate %d, %v\n%s\n%s", rate, err, said, text)
 	}
 }
 

@@ -115,7 +115,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) registry.Spec {
 		feedSettings
 	}
 	spec := registry.Spec{ID: worker{w, feedSettingsOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks,
-		Rate: class.PrefillRate, OffloadRate: class.OffloadRate}
+		OffloadRate: class.OffloadRate}
 	if w.Ranks == 1 && w.FirstRank == 0 {
 		spec.Ranks = 0
 	}

@@ -23,7 +23,6 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/sightline-router/sightline/app/admin"
-	"github.com/sightline-router/sightline/app/alias"
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/registry"
 	"github.com/sightline-router/sightline/app/trace"
@@ -245,9 +244,8 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	unsteered, mode := s.cfg.Unsteered()
 	with := r.peers.hooks()
 	r.report = report.New(mode, time.Now())
-	others := alias.New(r.metrics, s.cfg.Metrics.Aliases, r.fleet)
-	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: unsteered, OnDecided: others.Decided,
-		OnEnded: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index,
+	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: unsteered,
+		Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index,
 		LearnedBytes: 64 << 20, Audit: r.audit,
 		Decisions: decisions, Share: with.share, ShareLearned: with.shareLearned,
 		PredictedTTL: s.cfg.Index.PredictedTTL,

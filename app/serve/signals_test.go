@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/sightline-router/sightline/app/alias"
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/internal/buildinfo"
 )
@@ -146,28 +145,11 @@ func table(signals map[string]exporting) string {
 	return out.String()
 }
 
-// byRouter lists names by the router that they are of; their help says what they mean.
-func byRouter(signals map[string]exporting) string {
-	var out strings.Builder
-	for _, of := range [][2]string{{"dynamo", "dynamo_"}, {"gateway-api", "inference_"}, {"llm-d", "llm_d_epp_"}} {
-		var names []string
-		for _, name := range slices.Sorted(maps.Keys(signals)) {
-			if strings.HasPrefix(name, of[1]) {
-				names = append(names, "`"+name+"`")
-			}
-		}
-		fmt.Fprintf(&out, "- `%s`: %s\n", of[0], strings.Join(names, ", "))
-	}
-	return out.String()
-}
-
 // TestSignalsDoc checks that docs/signals.md equals the registries. -update writes it.
 func TestSignalsDoc(t *testing.T) {
 	page := read(t, "docs/signals.md")
 	written := page
-	others := prometheus.NewRegistry()
-	alias.New(others, alias.Of, nil)
-	for mark, lines := range map[string]string{"aliases": byRouter(described(others)), "router": table(routerSignals(t)),
+	for mark, lines := range map[string]string{"router": table(routerSignals(t)),
 		"agent": table(described(descriptions{}))} {
 		before, rest, ok := strings.Cut(written, "<!-- "+mark+" -->\n")
 		_, after, end := strings.Cut(rest, "<!-- end -->")

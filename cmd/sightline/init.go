@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sightline-router/sightline/app/calibrate"
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/generate"
 	"github.com/sightline-router/sightline/internal/secure"
@@ -22,7 +21,6 @@ type initCmd struct {
 	ModelDir   []string `sep:"none" placeholder:"[NAME=]DIR" help:"Directory of a model's files without the weights. Default: the workers' own path, Hugging Face's cache, or the hub of $HF_ENDPOINT."`
 	Out        string   `default:"." help:"Where to write sightline.yaml and envoy.yaml."`
 	Force      bool     `help:"Overwrite what is there."`
-	Calibrate  bool     `help:"Measure how fast an idle worker of each class prefills, and the cost of an image; prints what it sends. Busy workers are not measured without --force."`
 	APIKeyFile string   `type:"existingfile" placeholder:"FILE" help:"File with the key that workers started with --api-key want."`
 	CA         string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"PEM file of the authority of the workers' certificates."`
 	FilesOnly  string   `type:"existingfile" placeholder:"FILE" help:"Instead: fetch the files that this configuration's models lack into their dir, from the hub of $HF_ENDPOINT. No worker is asked."`
@@ -42,11 +40,11 @@ func (c *initCmd) Run(ctx context.Context) error {
 		return c.files(ctx)
 	case len(c.Kubernetes) == 0 && (c.KubePort+c.KubeAPI != "" || c.Namespace != "" && c.Dynamo == ""):
 		return errors.New("--namespace, --kube-port and --kube-api belong to --kubernetes, which is not given")
-	case c.Dynamo != "" && (len(c.Kubernetes) > 0 || c.Calibrate || c.Canary):
-		return errors.New("--dynamo goes with none of --kubernetes, --calibrate and --canary (its workers answer no HTTP of their own)")
+	case c.Dynamo != "" && (len(c.Kubernetes) > 0 || c.Canary):
+		return errors.New("--dynamo goes with none of --kubernetes and --canary (its workers answer no HTTP of their own)")
 	}
 	o := generate.Options{Workers: c.Worker, Dynamo: c.Dynamo, Scope: c.Namespace, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force,
-		Canary: c.Canary, Calibrate: c.Calibrate, Optional: c.Optional, Access: secure.Peer{CA: c.CA, APIKeyFile: c.APIKeyFile}}
+		Canary: c.Canary, Optional: c.Optional, Access: secure.Peer{CA: c.CA, APIKeyFile: c.APIKeyFile}}
 	for _, selector := range c.Kubernetes {
 		o.Groups = append(o.Groups, generate.Group{API: c.KubeAPI, Namespace: c.Namespace, Selector: selector, Port: c.KubePort})
 	}
@@ -54,7 +52,7 @@ func (c *initCmd) Run(ctx context.Context) error {
 }
 
 func (c *initCmd) files(ctx context.Context) error {
-	if len(c.Worker)+len(c.Kubernetes)+len(c.ModelDir) > 0 || c.Dynamo != "" || c.Calibrate || c.Canary {
+	if len(c.Worker)+len(c.Kubernetes)+len(c.ModelDir) > 0 || c.Dynamo != "" || c.Canary {
 		return errors.New("--files-only goes with --optional alone")
 	}
 	cfg, err := config.Load(c.FilesOnly)
@@ -67,17 +65,4 @@ func (c *initCmd) files(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-type calibrateCmd struct {
-	Config string `short:"c" type:"existingfile" required:"" help:"Configuration file (YAML)."`
-	Force  bool   `help:"Also measure workers that are busy or do not report whether they are."`
-}
-
-func (c *calibrateCmd) Run(ctx context.Context) error {
-	cfg, err := config.Load(c.Config)
-	if err != nil {
-		return err
-	}
-	return calibrate.Fleet(ctx, &cfg, calibrate.Options{Force: c.Force}, os.Stdout)
 }

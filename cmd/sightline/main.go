@@ -16,7 +16,6 @@ const description = "Sends each chat request, text and images, to the worker tha
 
 type cli struct {
 	Init        initCmd        `cmd:"" help:"Write a first configuration from what running workers report about themselves."`
-	Calibrate   calibrateCmd   `cmd:"" help:"Measure how fast the workers of a configuration prefill, and what an image costs there."`
 	Serve       serveCmd       `cmd:"" help:"Run the router: ext_proc, access log and health service for Envoy."`
 	Agent       agentCmd       `cmd:"" help:"Run beside one worker: listen to its KV events and publish them to NATS."`
 	Credentials credentialsCmd `cmd:"" help:"Create NATS keys for the router and each worker's agent, and the NATS server's file of users and permissions."`

@@ -112,7 +112,7 @@ func (o Replay) model(w io.Writer, m *config.Model, requests []*Request) {
 	setup := Setup{Workers: len(servers), Engine: defaultEngine(), Delays: defaultDelays(), Seed: 1, PredictedTTL: o.Config.Index.PredictedTTL}
 	e := &setup.Engine
 	cache := cmp.Or(o.Cache, e.Blocks*e.BlockSize)
-	rate := float64(cmp.Or(m.PrefillRate, 10000))
+	rate := 10000.0
 	if len(rates) > 0 {
 		slices.Sort(rates)
 		rate = rates[len(rates)/2]

@@ -70,7 +70,7 @@ const (
 func (t tiers) forget(workers []*fleet.Worker) {
 	if t == asGPU {
 		for _, w := range workers {
-			w.SetExpectedRates(0, math.MaxInt32)
+			w.SetFetchRate(math.MaxInt32)
 		}
 	}
 }

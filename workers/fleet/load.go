@@ -152,15 +152,12 @@ func (s *Slot) rate(now time.Time) (rate float64, measured bool) {
 	return s.expectedRate, false
 }
 
-// SetExpectedRates sets the rates in tokens a second at which the slots prefill and fetch from lower tiers until events show them. It is
-// for a worker that is not in the fleet yet. 0: keep the default.
-func (w *Worker) SetExpectedRates(rate, fetch int) {
+// SetFetchRate sets the rate in tokens a second at which the slots fetch from lower tiers until events show it. It is for a worker that
+// is not in the fleet yet. 0: not known.
+func (w *Worker) SetFetchRate(rate int) {
 	for _, s := range w.Slots {
 		if rate > 0 {
-			s.expectedRate = float64(rate)
-		}
-		if fetch > 0 {
-			s.fetchPerToken = 1 / float64(fetch)
+			s.fetchPerToken = 1 / float64(rate)
 		}
 	}
 }

@@ -287,7 +287,7 @@ func BenchmarkLoad(b *testing.B) {
 func TestFetchingIsLearned(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
-	s.Worker.SetExpectedRates(0, 50000)
+	s.Worker.SetFetchRate(50000)
 	if got := s.FetchRate(); math.Abs(got-50000) > 1 {
 		t.Fatalf("%v tokens a second, want those configured", got)
 	}
@@ -382,7 +382,7 @@ func TestExpectedRate(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f := newRequests(c.now)
 	_, a, _ := twoWorkers(c)
-	a.SetExpectedRates(3*defaultRate, 0)
+	a.Slots[0].expectedRate = 3 * defaultRate
 	f.Book("long", a.Slots[0], Work{Tokens: 72000})
 	c.t = c.t.Add(time.Second)
 	if l := a.Slots[0].Load(c.t); l.Backlog != 72000-3*defaultRate || l.Rate != 0 {
