@@ -3,9 +3,6 @@ package check
 import (
 	"fmt"
 	"slices"
-	"strings"
-
-	"github.com/sightline-router/sightline/envoy"
 )
 
 // advice maps a finding's name to the doctor's codes of it, its severity, what is expected and how to fix it; rules.go, routes.go and
@@ -158,14 +155,12 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 }
 
 // find records a finding with the table's severity.
-func (c *checker) find(name string, at path, got any) { c.as(advice[name].severity, name, at, got) }
+func (c *report) find(name string, at path, got any) { c.as(advice[name].severity, name, at, got) }
 
 // as records a finding with another severity than the table's.
-func (c *checker) as(severity, name string, at path, got any) {
-	fill := strings.NewReplacer("BODY_LIMIT", fmt.Sprint(c.want.BodyLimit), "LONGEST",
-		seconds(envoy.LongestWait(c.want.MessageTimeout, c.want.BodyLimit)), "TIMEOUT", seconds(c.want.MessageTimeout)).Replace
+func (c *report) as(severity, name string, at path, got any) {
 	a := advice[name]
-	f := Finding{name, a.code, severity, at.String(), fmt.Sprint(got), fill(a.want), fill(a.fix)}
+	f := Finding{name, a.code, severity, at.String(), fmt.Sprint(got), c.settings.Replace(a.want), c.settings.Replace(a.fix)}
 	if !slices.Contains(c.findings, f) {
 		c.findings = append(c.findings, f)
 	}

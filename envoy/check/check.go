@@ -103,13 +103,27 @@ func Print(out io.Writer, findings []Finding, pieces []Piece) error {
 	return err
 }
 
-// checker collects findings and pieces in one pass over a configuration.
-type checker struct {
+// known is a configuration and what Sightline needs of it: which clusters there are, and whose they are.
+type known struct {
 	Bootstrap
-	want     Want
+	want Want
+}
+
+// report collects findings, and pieces that are missing.
+type report struct {
+	settings *strings.Replacer // of the words in advice that stand for Sightline's settings
 	findings []Finding
 	wishes   []wish
 }
+
+// checker applies the rules in one pass over a configuration.
+type checker struct {
+	known
+	report
+}
+
+// clusterRules are the rules for clusters: those of workers, and Sightline's.
+type clusterRules struct{ *checker }
 
 // wish is a Piece whose YAML is still to be extracted from the generator's output.
 type wish struct {
@@ -119,7 +133,7 @@ type wish struct {
 }
 
 // miss adds a wish for a piece, once.
-func (c *checker) miss(name, how, why string, at, from path, with func(any) any) {
+func (c *report) miss(name, how, why string, at, from path, with func(any) any) {
 	w := wish{Piece{Name: name, How: how, Why: why, Where: at.String(), at: at}, from, with}
 	same := func(o wish) bool { return o.Where == w.Where && (how == "set" || o.Name == name) }
 	if !slices.ContainsFunc(c.wishes, same) {
@@ -197,7 +211,8 @@ func look(b Bootstrap, w Want) *checker {
 	if w.Resolve == nil {
 		w.Resolve = func(string) []netip.Addr { return nil }
 	}
-	c := &checker{Bootstrap: b, want: w}
+	c := &checker{known: known{b, w}, report: report{settings: strings.NewReplacer("BODY_LIMIT", fmt.Sprint(w.BodyLimit),
+		"LONGEST", seconds(envoy.LongestWait(w.MessageTimeout, w.BodyLimit)), "TIMEOUT", seconds(w.MessageTimeout))}}
 	c.version()
 	if !c.identify() {
 		return c
@@ -360,7 +375,7 @@ func clustersOf(a *routev3.RouteAction) (out []string) {
 	return out
 }
 
-func (c *checker) cluster(name string) (placed[*clusterv3.Cluster], bool) {
+func (c *known) cluster(name string) (placed[*clusterv3.Cluster], bool) {
 	i := slices.IndexFunc(c.clusters, func(p placed[*clusterv3.Cluster]) bool { return p.of.GetName() == name })
 	if i < 0 {
 		return placed[*clusterv3.Cluster]{}, false
@@ -369,7 +384,7 @@ func (c *checker) cluster(name string) (placed[*clusterv3.Cluster], bool) {
 }
 
 // isSightline reports whether a gRPC service is Sightline: by its cluster's name or addresses, or its target's.
-func (c *checker) isSightline(g *corev3.GrpcService) bool {
+func (c *known) isSightline(g *corev3.GrpcService) bool {
 	for _, kv := range g.GetInitialMetadata() {
 		if strings.HasPrefix(kv.GetKey(), "x-sightline-") {
 			return true
@@ -384,7 +399,7 @@ func (c *checker) isSightline(g *corev3.GrpcService) bool {
 }
 
 // sightlineAddrs returns the addresses at which Sightline is reached.
-func (c *checker) sightlineAddrs() []string {
+func (c *known) sightlineAddrs() []string {
 	return strings.Split(strings.ReplaceAll(c.want.Options.Sightline, " ", ""), ",")
 }
 

@@ -26,7 +26,7 @@ const pickerHeader = "x-gateway-destination-endpoint"
 const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 // reads reports whether a cluster follows Sightline's choice, and the header by which it dials any address ("": none).
-func (c *checker) reads(name string) (header string, reads bool) {
+func (c *known) reads(name string) (header string, reads bool) {
 	there, ok := c.cluster(name)
 	if !ok {
 		return "", false
@@ -57,7 +57,7 @@ func (c *checker) reads(name string) (header string, reads bool) {
 	return "", reads
 }
 
-func (c *checker) override(of *clusterv3.Cluster) *overridev3.OverrideHost {
+func (c *known) override(of *clusterv3.Cluster) *overridev3.OverrideHost {
 	for _, p := range of.GetLoadBalancingPolicy().GetPolicies() {
 		if o, ok := as[*overridev3.OverrideHost](p.GetTypedExtensionConfig().GetTypedConfig()); ok {
 			return o
@@ -67,7 +67,7 @@ func (c *checker) override(of *clusterv3.Cluster) *overridev3.OverrideHost {
 }
 
 // worker checks a cluster that inference requests are routed to. unread: no cluster of their routes follows Sightline's choice.
-func (c *checker) worker(name string, unread bool) {
+func (c clusterRules) worker(name string, unread bool) {
 	there, ok := c.cluster(name)
 	if !ok {
 		c.find("cluster_unknown", path{"static_resources", "clusters"}, name)
@@ -130,7 +130,7 @@ func fallback(of *clusterv3.Cluster) func(any) any {
 }
 
 // allowed checks that an address named by a header is verified before it is dialled, on the composite cluster if there is one.
-func (c *checker) allowed(name, header string, there placed[*clusterv3.Cluster]) {
+func (c clusterRules) allowed(name, header string, there placed[*clusterv3.Cluster]) {
 	if minor, ok := minorOf(c.Envoy); ok && minor < 39 {
 		return // it has no such filter
 	}
@@ -139,7 +139,7 @@ func (c *checker) allowed(name, header string, there placed[*clusterv3.Cluster])
 	}
 }
 
-func (c *checker) guarded(of *clusterv3.Cluster) bool {
+func (c *known) guarded(of *clusterv3.Cluster) bool {
 	o, _ := as[*upstreamv3.HttpProtocolOptions](of.GetTypedExtensionProtocolOptions()[httpOptions])
 	for _, f := range o.GetHttpFilters() {
 		if kind(f.GetTypedConfig()) == "rbac" {
@@ -150,7 +150,7 @@ func (c *checker) guarded(of *clusterv3.Cluster) bool {
 }
 
 // unknown checks that Envoy knows all workers: choosing another one has no effect.
-func (c *checker) unknown(name string, there placed[*clusterv3.Cluster]) {
+func (c clusterRules) unknown(name string, there placed[*clusterv3.Cluster]) {
 	if h, _ := c.reads(name); h != "" || len(c.want.Pools) > 0 {
 		return
 	}
@@ -223,7 +223,7 @@ func some(addrs []string) string {
 }
 
 // family checks that Envoy resolves names to the addresses that Sightline uses: by default it takes IPv6 where a name has both.
-func (c *checker) family(there placed[*clusterv3.Cluster]) {
+func (c clusterRules) family(there placed[*clusterv3.Cluster]) {
 	of := there.of
 	resolves := of.GetClusterType() == nil && (of.GetType() == clusterv3.Cluster_STRICT_DNS || of.GetType() == clusterv3.Cluster_LOGICAL_DNS)
 	if !resolves || !slices.ContainsFunc(addresses(of.GetLoadAssignment()), isName) {
@@ -244,7 +244,7 @@ func (c *checker) family(there placed[*clusterv3.Cluster]) {
 }
 
 // alive checks, of a running Envoy, that requests without a choice go somewhere.
-func (c *checker) alive(there placed[*clusterv3.Cluster]) {
+func (c clusterRules) alive(there placed[*clusterv3.Cluster]) {
 	name := there.of.GetName()
 	list, known := c.live[name]
 	header, _ := c.reads(name)
@@ -260,7 +260,7 @@ func (c *checker) alive(there placed[*clusterv3.Cluster]) {
 }
 
 // connections checks for how long connections to workers stay idle, and how long one may take to open.
-func (c *checker) connections(there placed[*clusterv3.Cluster]) {
+func (c clusterRules) connections(there placed[*clusterv3.Cluster]) {
 	if composite, ok := as[*compositev3.ClusterConfig](there.of.GetClusterType().GetTypedConfig()); ok {
 		for _, sub := range composite.GetClusters() { // its parts have the connections
 			if part, ok := c.cluster(sub.GetName()); ok {
@@ -302,7 +302,7 @@ func (c *checker) connections(there placed[*clusterv3.Cluster]) {
 const keptAlive = 4500 * time.Millisecond
 
 // breakers checks the circuit breakers; Envoy's defaults are 1,024 requests and 3 retries at a time.
-func (c *checker) breakers(there placed[*clusterv3.Cluster], worker bool, from path) {
+func (c clusterRules) breakers(there placed[*clusterv3.Cluster], worker bool, from path) {
 	var t *clusterv3.CircuitBreakers_Thresholds
 	for _, x := range there.of.GetCircuitBreakers().GetThresholds() {
 		if x.GetPriority() == corev3.RoutingPriority_DEFAULT {
@@ -337,7 +337,7 @@ func (c *checker) breakers(there placed[*clusterv3.Cluster], worker bool, from p
 }
 
 // sightlines checks the cluster by which Sightline is reached.
-func (c *checker) sightlines(s *site, name string) {
+func (c clusterRules) sightlines(s *site, name string) {
 	gen := path{"static_resources", "clusters", 0}
 	there, ok := c.cluster(name)
 	for i, part := range c.parts() {
@@ -377,7 +377,7 @@ func speaksHTTP2(of *clusterv3.Cluster) bool {
 }
 
 // parts returns the names of the clusters that the generator makes for Sightline.
-func (c *checker) parts() []string {
+func (c *known) parts() []string {
 	names := []string{"sightline"}
 	if n := len(strings.Split(c.want.Options.Sightline, ",")); n > 1 {
 		for i := range n {

@@ -202,12 +202,12 @@ func bounded(r io.Reader) ([]byte, error) {
 
 // relaxed tolerates what a newer or an extended Envoy may send: unknown members are dropped, and of unknown extensions only the
 // name is kept.
-var relaxed = protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: known{protoregistry.GlobalTypes}}
+var relaxed = protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: linked{protoregistry.GlobalTypes}}
 
-// known resolves messages' types. A type that is not linked in is replaced by one without members.
-type known struct{ *protoregistry.Types }
+// linked resolves messages' types. A type that is not linked in is replaced by one without members.
+type linked struct{ *protoregistry.Types }
 
-func (k known) FindMessageByURL(url string) (protoreflect.MessageType, error) {
+func (k linked) FindMessageByURL(url string) (protoreflect.MessageType, error) {
 	if t, err := k.Types.FindMessageByURL(url); err == nil {
 		return t, nil
 	}

@@ -47,7 +47,7 @@ func (c *checker) hosts(s *site, routes *routev3.RouteConfiguration) (dials []st
 				if len(w.asked) == 0 || !c.workers(name) {
 					continue
 				}
-				c.worker(name, slices.ContainsFunc(w.asked, func(p string) bool { return !picked[p] }))
+				clusterRules{c}.worker(name, slices.ContainsFunc(w.asked, func(p string) bool { return !picked[p] }))
 			}
 		}
 	}
@@ -247,7 +247,7 @@ func (c *checker) path(s *site, w *way) {
 }
 
 // pool returns the model whose workers a cluster has.
-func (c *checker) pool(clusters []string) string {
+func (c *known) pool(clusters []string) string {
 	for _, name := range clusters {
 		there, _ := c.cluster(name)
 		for _, p := range c.want.Pools {

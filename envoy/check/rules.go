@@ -143,12 +143,12 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 	c.log(s)
 	c.timeouts(s)
 	if name, ok := get(s.grpc, path{"envoy_grpc", "cluster_name"}); ok {
-		c.sightlines(s, fmt.Sprint(name))
+		clusterRules{c}.sightlines(s, fmt.Sprint(name))
 	}
 }
 
 // sightlineHere returns the cluster by which Sightline is reached: one that has all of its addresses, or else the generator's.
-func (c *checker) sightlineHere() string {
+func (c *known) sightlineHere() string {
 	_, there := c.cluster("sightline")
 	for i := 0; i < len(c.clusters) && !there; i++ {
 		all := speaksHTTP2(c.clusters[i].of)
@@ -470,7 +470,7 @@ func removes(m *mutationv3.HeaderMutation, h denied.Header) bool {
 }
 
 // perRoute returns what filters of header mutations before Sightline's do on a route.
-func (c *checker) perRoute(filters []*hcmv3.HttpFilter, w *way, routes *routev3.RouteConfiguration) (all []*mutationv3.HeaderMutation) {
+func (c *known) perRoute(filters []*hcmv3.HttpFilter, w *way, routes *routev3.RouteConfiguration) (all []*mutationv3.HeaderMutation) {
 	for _, f := range filters {
 		if _, ok := as[*headersv3.HeaderMutation](f.GetTypedConfig()); !ok {
 			continue

@@ -14,7 +14,7 @@ import (
 // Which clusters are the workers': nothing of another service may be changed.
 
 // workers reports whether a cluster counts as one of workers. A missing one does.
-func (c *checker) workers(name string) bool {
+func (c *known) workers(name string) bool {
 	_, there := c.cluster(name)
 	return len(c.want.Clusters) == 0 || slices.Contains(c.want.Clusters, name) || !there
 }
@@ -97,13 +97,13 @@ func (c *checker) led() (groups [][]string, follow []string) {
 	return groups, follow
 }
 
-func (c *checker) follows(name string) bool {
+func (c *known) follows(name string) bool {
 	_, reads := c.reads(name)
 	return reads
 }
 
 // endpointsOf returns a cluster's addresses, as far as they are known: as they are written, and as a running Envoy resolved them.
-func (c *checker) endpointsOf(of *clusterv3.Cluster) []string {
+func (c *known) endpointsOf(of *clusterv3.Cluster) []string {
 	told, ok := c.endpoints[cmp.Or(of.GetEdsClusterConfig().GetServiceName(), of.GetName())]
 	if !ok {
 		told = addresses(of.GetLoadAssignment())
@@ -115,7 +115,7 @@ func (c *checker) endpointsOf(of *clusterv3.Cluster) []string {
 }
 
 // has reports whether a cluster has one of these addresses: as it is written, or as it resolves.
-func (c *checker) has(of *clusterv3.Cluster, addrs []string) bool {
+func (c *known) has(of *clusterv3.Cluster, addrs []string) bool {
 	have := c.endpointsOf(of)
 	if slices.ContainsFunc(have, func(a string) bool { return slices.Contains(addrs, a) }) {
 		return true
@@ -125,7 +125,7 @@ func (c *checker) has(of *clusterv3.Cluster, addrs []string) bool {
 }
 
 // ips returns addresses with their names resolved. A name that does not resolve is left out.
-func (c *checker) ips(addrs []string) (out []string) {
+func (c *known) ips(addrs []string) (out []string) {
 	for _, a := range addrs {
 		host, port, err := net.SplitHostPort(a)
 		if err != nil {
@@ -143,13 +143,13 @@ func (c *checker) ips(addrs []string) (out []string) {
 }
 
 // mayBe reports whether a cluster may be the workers': one of them has a port of it, or not all of either is known.
-func (c *checker) mayBe(name string) bool {
+func (c *known) mayBe(name string) bool {
 	there, ok := c.cluster(name)
 	return !ok || len(c.want.Workers) == 0 || len(c.endpointsOf(there.of)) == 0 || c.portOfWorkers(name)
 }
 
 // portOfWorkers reports whether a cluster has an endpoint with the port of a worker.
-func (c *checker) portOfWorkers(name string) bool {
+func (c *known) portOfWorkers(name string) bool {
 	there, _ := c.cluster(name)
 	return slices.ContainsFunc(c.endpointsOf(there.of), func(a string) bool {
 		_, port, err := net.SplitHostPort(a)
