@@ -26,6 +26,7 @@ type Dialect struct {
 	ClientTemplates  bool   // a chat may carry a chat_template, if the server was told to trust it
 	KwargsAreFields  bool   // chat_template_kwargs' tools, documents and chat_template are read as fields; null and "auto" count as missing
 	EffortThinks     bool   // reasoning_effort overrides chat_template_kwargs and sets enable_thinking
+	CustomTools      bool   // /v1/responses: tools and calls of type custom are shown as functions
 	DisablesThinking bool   // /v1/messages: thinking of type disabled sets reasoning_effort
 	MMKwargs         bool   // mm_processor_kwargs is read
 	MediaIOKwargs    bool   // media_io_kwargs is read

@@ -250,8 +250,7 @@ func TestUnpredicted(t *testing.T) {
 		{m, "/v1/embeddings", `{}`, ErrEndpoint},
 		{sglang, ResponsesEndpoint, `{"input":"a"}`, ErrEndpoint},
 		{m, ResponsesEndpoint, `{"input":"a","previous_response_id":"resp_1"}`, ErrStored},
-		{m, ResponsesEndpoint, `{"input":[{"type":"web_search_call"}]}`, ErrPart},
-		{m, ResponsesEndpoint, `{"input":"a","tools":[{"type":"web_search"}]}`, ErrPart},
+		{m, ResponsesEndpoint, `{"input":"a","tools":[{"type":"nosuch"}]}`, ErrPart},
 		{m, MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"system","content":[{"type":"tool_removal"}]}]}`, ErrPart},
 		{m, CompletionsEndpoint, `{"prompt":[` + strings.Repeat(`"a",`, 1024) + `"a"]}`, ErrManyPrompts},
 	} {

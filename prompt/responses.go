@@ -2,6 +2,8 @@ package prompt
 
 import (
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/tidwall/gjson"
 
@@ -9,8 +11,8 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// This file converts OpenAI's /v1/responses to a chat as vLLM 0.32 does (entrypoints/openai/responses): instructions in front,
-// items of one assistant turn merged. A request that continues a stored response cannot be predicted here.
+// This file converts OpenAI's /v1/responses to a chat as vLLM 0.30 to 0.33 do (entrypoints/openai/responses): instructions in front,
+// items of one assistant turn merged, functions alone of the tools. A request that continues a stored response cannot be predicted here.
 
 func (m *Model) responses(req *body.Request, d *Draft) error {
 	for _, key := range []string{"previous_response_id", "previous_input_messages"} {
@@ -81,12 +83,12 @@ func (r *Reader) inputItem(turns []Turn, first int, it *body.Message) ([]Turn, e
 		before = &turns[n-1]
 	}
 	kind, _ := r.Body.String(it.Fields["type"])
+	if custom, is := strings.CutPrefix(kind, "custom_tool_"); is && r.m.opt.Dialect.CustomTools {
+		kind = "custom_" + strings.TrimPrefix(custom, "call_")
+	}
 	switch kind {
-	case "function_call":
-		c, err := r.functionCall(it)
-		if err != nil {
-			return nil, err
-		}
+	case "function_call", "custom_call":
+		c := r.functionCall(it, kind)
 		if before == nil {
 			turns = append(turns, Turn{Role: "assistant"})
 			before = &turns[len(turns)-1]
@@ -107,13 +109,16 @@ func (r *Reader) inputItem(turns []Turn, first int, it *body.Message) ([]Turn, e
 		}
 		before.Fields = reasoningFields(reasoning)
 		return turns, nil
-	case "function_call_output":
+	case "function_call_output", "custom_output":
 		t, err := r.functionOutput(it)
 		return append(turns, t), err
 	case "", "message":
 		return r.inputMessage(turns, before, it)
 	}
-	return nil, ErrPart
+	if it.Role != "" {
+		return nil, ErrPart
+	}
+	return nil, Refuse("input item of a type that the engine does not render")
 }
 
 // itemField returns an item's text under a key, "" for none.
@@ -122,12 +127,19 @@ func (r *Reader) itemField(it *body.Message, key string) template.Value {
 	return template.String(s)
 }
 
-func (r *Reader) functionCall(it *body.Message) (template.Value, error) {
-	if it.Fields["namespace"].Type != gjson.Null {
-		return template.None, ErrPart
+// functionCall returns a call. A custom tool's is shown as one of a function whose only argument is its input.
+func (r *Reader) functionCall(it *body.Message, kind string) template.Value {
+	name, arguments := r.itemField(it, "name"), r.itemField(it, "arguments")
+	if kind == "custom_call" {
+		arguments = template.NewDict(1).Set("input", r.itemField(it, "input")).Value()
+	} else if space := r.itemField(it, "namespace").Text(); space != "" {
+		name = inNamespace(space, name.Text())
 	}
-	return call(r.itemField(it, "call_id"), r.itemField(it, "name"), r.itemField(it, "arguments")), nil
+	return call(r.itemField(it, "call_id"), name, arguments)
 }
+
+// inNamespace returns the name under which a template sees a function of a namespace.
+func inNamespace(space, name string) template.Value { return template.String(space + "__" + name) }
 
 // functionOutput returns a tool's message.
 func (r *Reader) functionOutput(it *body.Message) (Turn, error) {
@@ -241,10 +253,43 @@ func (m *Model) toolsResponses(req *body.Request) (template.Value, error) {
 	if err != nil || len(list.Items()) == 0 {
 		return template.None, err
 	}
-	return EachOf(list.Items(), func(tool template.Value) (template.Value, error) {
-		if tool.Field("type").Text() != "function" {
+	var shown []template.Value
+	for _, tool := range list.Items() {
+		functions := []template.Value{tool}
+		switch kind := tool.Field("type").Text(); {
+		case kind == "function":
+		case kind == "namespace":
+			functions = nil
+			for _, fn := range tool.Field("tools").Items() {
+				if fn.Field("type").Text() == "function" {
+					functions = append(functions, With(fn, Field{"name", inNamespace(tool.Field("name").Text(), fn.Field("name").Text())}))
+				}
+			}
+		case kind == "custom" && tool.Field("format").Field("type").Text() == "grammar" && m.opt.Dialect.CustomTools:
+			return template.None, Refuse("custom tool with a grammar")
+		case kind == "custom" && m.opt.Dialect.CustomTools:
+			functions[0] = template.NewDict(3).Set("name", tool.Field("name")).Set("description", tool.Field("description")).
+				Set("parameters", customParameters).Value()
+		case slices.Contains(hiddenTools, kind):
+			continue
+		default:
 			return template.None, ErrPart
 		}
-		return openAITool(tool, template.None)
-	})
+		for _, fn := range functions {
+			v, err := openAITool(fn, template.None)
+			if err != nil {
+				return template.None, err
+			}
+			shown = append(shown, v)
+		}
+	}
+	return template.NewList(shown...), nil
 }
+
+// hiddenTools are the types of tools that no template sees. Of custom ones that is so before vLLM 0.32.
+var hiddenTools = strings.Fields(`apply_patch code_interpreter computer computer_use_preview custom file_search image_generation local_shell
+	mcp shell tool_search web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11`)
+
+// customParameters are those of the function as which a custom tool is shown (vLLM 0.32, tool_parsers/utils.py).
+var customParameters, _ = template.FromJSON(`{"type": "object", "properties": {"input": {"type": "string",
+	"description": "The freeform text payload for this tool."}}, "required": ["input"], "additionalProperties": false}`)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/media"
 	"github.com/sightline-router/sightline/media/header"
@@ -45,6 +46,13 @@ type facts struct {
 		Sample string
 		Own    []uint32
 		Cases  [][3]json.RawMessage // model type, class, its tokens (0: those of the file)
+	}
+	Chats struct {
+		Templates []string
+		Requests  []struct {
+			Endpoint, Request string
+			Texts             []*string // by template; nil: refused
+		}
 	}
 	Events []struct {
 		Tokens        []uint32
@@ -269,6 +277,39 @@ func TestContractFormats(t *testing.T) {
 			if got := d.Format(tpl); got.String() != c.Format {
 				t.Errorf("%s: %s, want %s", c.Template, got, c.Format)
 			}
+		}
+	})
+}
+
+// TestContractChats: what each release's request types and renderer make of chats and responses. One that it refuses may be read here.
+func TestContractChats(t *testing.T) {
+	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
+		read := 0
+		for i, tpl := range f.Chats.Templates {
+			m, err := prompt.Load("../../examples/models/qwen2.5-vl", prompt.Options{Dialect: Dialect(v), TemplateFile: tpl, AutoToolChoice: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range f.Chats.Requests {
+				var s body.Skeleton
+				var req body.Request
+				if err := body.Read([][]byte{[]byte(c.Request)}, &s, &req); err != nil {
+					t.Fatal(err)
+				}
+				d, err := m.Read(t.Context(), c.Endpoint, &req)
+				if c.Texts[i] == nil {
+					continue
+				}
+				read++
+				if err != nil {
+					t.Errorf("%s %s: got %v, want %q", c.Endpoint, c.Request, err, *c.Texts[i])
+				} else if got := d.Prompts[0].Text; got != *c.Texts[i] {
+					t.Errorf("%s %s, %s:\n got %q\nwant %q", c.Endpoint, c.Request, tpl, got, *c.Texts[i])
+				}
+			}
+		}
+		if read < 200 {
+			t.Errorf("got %d requests that the release renders, want at least 200", read)
 		}
 	})
 }

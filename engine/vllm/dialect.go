@@ -15,13 +15,16 @@ func Dialect(v rules.Version) prompt.Dialect {
 		MMKwargs: true, MediaIOKwargs: true, RefusesMMKwargs: since(31),
 		Cut: prompt.CutUnknown, AnswerCounts: !since(32), BoundsAnswer: true, NeedsToolParser: true,
 		Harmony: true, Mistral: true, RotatesEXIF: true,
-		DisablesThinking: since(31),
-		Unread:           []string{"prompt_embeds", "suffix"},
-		Format:           (*template.Template).ContentFormat, Fallback: fallbackTemplate, Conversation: conversation,
+		DisablesThinking: since(31), CustomTools: since(32),
+		Unread: []string{"prompt_embeds", "suffix"},
+		Format: (*template.Template).ContentFormat, Fallback: fallbackTemplate, Conversation: conversation,
 		Part: part, Messages: messages, Tools: prompt.OpenAITools, Reuse: reuse,
 	}
 	if since(30) {
 		d.Class = tokenizerClass
+	}
+	if since(32) {
+		d.Messages = messagesWithoutBilling
 	}
 	if since(33) {
 		d.Format = (*template.Template).AliasedContentFormat

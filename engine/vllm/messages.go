@@ -15,6 +15,17 @@ import (
 
 // This file builds the messages that the template sees, as vLLM does (0.32, renderers/chat_utils.py and renderers/hf.py).
 
+// messagesWithoutBilling drops a coding client's attribution line from system turns first, as vLLM does since 0.32.
+func messagesWithoutBilling(r *prompt.Reader, turns []prompt.Turn, goOn bool) ([]template.Value, string, error) {
+	turns = slices.Clone(turns)
+	for i := range turns {
+		if turns[i].Role == "system" {
+			turns[i].Items = withoutBilling(turns[i].Items)
+		}
+	}
+	return messages(r, turns, goOn)
+}
+
 // messages converts turns to the template's messages.
 func messages(r *prompt.Reader, turns []prompt.Turn, _ bool) ([]template.Value, string, error) {
 	list, err := r.EachTurn(turns, message)
@@ -50,9 +61,6 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 // content returns a message's content in the form that the template expects.
 func content(r *prompt.Reader, t *prompt.Turn) template.Value {
 	items := t.Items
-	if t.Role == "system" {
-		items = withoutBilling(items)
-	}
 	switch {
 	case !r.OpenAI:
 		return template.String(oneString(r, items))

@@ -8,6 +8,7 @@ inputs are made here. contract_test.go compares the facts with Sightline's. See 
 import ast
 import asyncio  # noqa: F401  (vLLM's modules expect it to be importable before the stand-ins)
 import base64
+import copy
 import glob
 import gzip
 import io
@@ -561,17 +562,157 @@ def tokenizer_facts():
     return facts
 
 
+# ---- chats ------------------------------------------------------------------------------------------------------------------
+
+
+CHAT_TEMPLATES = [  # that print all that enters them, in both content formats and with the role developer
+    "{{ messages | tojson }}{{ tools | tojson }}{{ documents | tojson }}{{ reasoning_effort }}{{ enable_thinking }}{{ add_generation_prompt }}",
+    "{% for m in messages %}{{ m | tojson }}{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}{{ tools | tojson }}",
+    "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}{{ m | tojson }}{% endfor %}{{ enable_thinking }}",
+]
+BILLING = "x-anthropic-billing-header: cc_version=2; cch=ab12"
+FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}}
+USER = {"role": "user", "content": "hi"}
+
+
+def text(t, **more):
+    return {"type": "text", "text": t, **more}
+
+
+def called(arguments, **more):
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{**call, **more}]}, {"role": "tool", "tool_call_id": "c1", "content": "ok"}]}
+
+
+CHATS = [
+    {"messages": [USER]},
+    {"messages": [{"role": "system", "content": BILLING + "\nYou help."}, USER]},
+    {"messages": [{"role": "system", "content": BILLING}, USER]},
+    {"messages": [{"role": "system", "content": BILLING + "\n" + BILLING + "\nYou help."}, USER]},
+    {"messages": [{"role": "system", "content": [text(BILLING), text("You help.")]}, USER]},
+    {"messages": [{"role": "system", "content": [text(BILLING + "\na"), text(BILLING)]}, USER]},
+    {"messages": [{"role": "system", "content": [{"type": "input_text", "text": BILLING}, text("b")]}, USER]},
+    {"messages": [{"role": "system", "content": "You help.\n" + BILLING}, USER]},
+    {"messages": [{"role": "developer", "content": BILLING + "\nYou help."}, USER]},
+    {"messages": [{"role": "user", "content": BILLING + "\nhi"}]},
+    {"messages": [{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}, USER]},
+    {"messages": [USER, {"role": "developer", "content": [text("b"), text("c")]}, {"role": "user", "content": "x"}]},
+    {"messages": [{"role": "user", "content": [text("a"), text(""), text("b")]}]},
+    {"messages": [{"role": "user", "content": [text("a", cache_control={"type": "ephemeral"}), text("b", x=1)], "name": "n"}]},
+    {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "refusal", "refusal": "r"}]}]},
+    {"messages": [{"role": "user", "content": []}]},
+    {"messages": [USER, {"role": "assistant", "content": "yo", "reasoning": "why"}, USER]},
+    {"messages": [USER, {"role": "assistant", "content": "yo", "reasoning_content": "why"}, USER]},
+    {"messages": [USER, {"role": "assistant", "content": "yo", "refusal": "no", "audio": None}, USER]},
+    {"messages": [USER, {"role": "assistant", "content": [text("a"), text("b")]}, USER]},
+    {"messages": [USER, {"role": "tool", "tool_call_id": "c1", "content": [text("a"), text("b")]}]},
+    {"messages": [USER], "tools": [{"type": "function", "function": FUNCTION}]},
+    {"messages": [USER], "tools": [{"type": "function", "function": FUNCTION, "x": 1}]},
+    {"messages": [USER], "tools": [{"type": "function", "function": {**FUNCTION, "x": 1, "title": "t", "strict": True}}]},
+    {"messages": [USER], "tools": [{"type": "function", "function": {"name": "f"}}]},
+    {"messages": [USER], "tools": [{"type": "function", "function": {"parameters": None, "name": "f", "strict": None}}]},
+    {"messages": [USER], "tools": [{"type": "function", "function": FUNCTION, "defer_loading": True}]},
+    {"messages": [USER], "tools": [{"type": "function", "function": {**FUNCTION, "defer_loading": False}}]},
+    {"messages": [USER], "tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "none"},
+    {"messages": [USER], "tools": []},
+    called('{"a": "b", "n": 1.0}'), called(""), called("{}"), called("[1]"), called('"a"'), called("null"), called("3"), called('{"a": '),
+    called({"a": "b"}), called('{"a": 1}', extra=1), called('{"b": 1, "a": {"z": null}}'),
+    {"messages": [USER], "reasoning_effort": "high"}, {"messages": [USER], "reasoning_effort": "none"},
+    {"messages": [USER], "reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}},
+    {"messages": [USER], "chat_template_kwargs": {"reasoning_effort": "max", "enable_thinking": None}},
+    {"messages": [USER], "chat_template_kwargs": {"tools": [{"name": "k"}], "documents": [{"title": "t"}]}},
+    {"messages": [USER], "documents": [{"title": "t", "text": "x"}]},
+    {"messages": [USER], "add_generation_prompt": False},
+    {"messages": [USER, {"role": "assistant", "content": "yo"}], "add_generation_prompt": False, "continue_final_message": True},
+]
+
+RESPONSE_FUNCTION = {"type": "function", **FUNCTION, "strict": False}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}'}
+CUSTOM = {"type": "custom_tool_call", "call_id": "c9", "name": "apply_patch", "input": '*** "é"\n\u2028<x> \\'}
+RESPONSES = [
+    {"input": "hi"}, {"input": "hi", "instructions": BILLING + "\nYou help."}, {"input": "hi", "reasoning": {"effort": "high"}},
+    {"input": [{"role": "system", "content": BILLING + "\nYou help."}, USER]},
+    {"input": [{"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "perm"}]}, USER], "instructions": "You are."},
+    {"input": [USER, CALL, {"type": "function_call_output", "call_id": "c1", "output": "ok"}]},
+    {"input": [USER, {**CALL, "namespace": "mcp__x"}, {"type": "function_call_output", "call_id": "c1", "output": "ok"}]},
+    {"input": [USER, {**CALL, "namespace": ""}, {**CALL, "call_id": "c2"}]},
+    {"input": [USER, CUSTOM, {"type": "custom_tool_call_output", "call_id": "c9", "output": "ok"}]},
+    {"input": [USER, {**CUSTOM, "input": ""}, CALL, {"type": "custom_tool_call_output", "call_id": "c9", "output": [{"type": "input_text", "text": "a"}]}]},
+    {"input": [USER, {**CUSTOM, "namespace": "n"}, USER]},
+    {"input": [USER, {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "yo"}]}, CUSTOM, USER]},
+    {"input": [USER, {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]}, CALL]},
+    {"input": [USER, {"type": "local_shell_call", "id": "l", "call_id": "c", "status": "completed", "action": {"type": "exec", "command": ["ls"], "env": {}}}]},
+    {"input": [USER, {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}}, USER]},
+] + [{"input": "hi", "tools": tools, **more} for tools, more in (
+    ([RESPONSE_FUNCTION], {}), ([RESPONSE_FUNCTION, {"type": "web_search", "external_web_access": False}], {}),
+    ([{"type": "web_search"}], {}), ([{"type": "local_shell"}, RESPONSE_FUNCTION], {}), ([RESPONSE_FUNCTION, {"type": "tool_search"}], {}),
+    ([{"type": "web_search_preview"}, {"type": "image_generation", "output_format": "png"}], {}),
+    ([{"type": "mcp", "server_label": "l", "server_url": "https://x"}, {"type": "code_interpreter", "container": {"type": "auto"}}], {}),
+    ([{"type": "file_search", "vector_store_ids": ["v"]}, {"type": "shell"}, {"type": "apply_patch"}], {}),
+    ([{"type": "namespace", "name": "mcp__x", "description": "n", "tools": [{k: v for k, v in RESPONSE_FUNCTION.items()}]}], {}),
+    ([{"type": "namespace", "name": "m", "description": "", "tools": [{"type": "function", "name": "t", "description": ""}, {"type": "custom", "name": "c"}]}], {}),
+    ([{"type": "namespace", "name": "m", "description": "", "tools": [{"type": "function", "name": "t", "x": 1, "strict": True, "parameters": {"b": 1}}]}], {}),
+    ([{"type": "custom", "name": "apply_patch", "description": "p"}, RESPONSE_FUNCTION], {}), ([{"type": "custom", "name": "c"}], {}),
+    ([{"type": "custom", "name": "c", "format": {"type": "text"}}], {}),
+    ([{"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}}], {}),
+    ([{"type": "function", "name": "f", "parameters": None, "strict": None}], {}), ([{"type": "function", "name": "f", "x": 1, "parameters": {}}], {}),
+    ([{"type": "function", "name": "f", "parameters": {}, "strict": True, "defer_loading": True}], {}), ([{"type": "nosuch"}], {}),
+    ([RESPONSE_FUNCTION], {"tool_choice": "none"}), ([{"type": "web_search"}], {"tool_choice": "none"}), ([], {}))]
+
+
+def chat_facts():
+    """What each template makes of each request, by the release's own request types and renderer; null: it refuses."""
+    from tokenizers import Tokenizer, models
+
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+    from vllm.entrypoints.openai.responses.utils import construct_input_messages, construct_tool_dicts
+    from vllm.renderers import merge_kwargs
+    from vllm.renderers.hf import HfRenderer
+
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
+    config = Anything()
+    config.__dict__.update(enable_prompt_embeds=False, multimodal_config=None, is_multimodal_model=False, model="m", trust_remote_code=False)
+    config.hf_config = types.SimpleNamespace(model_type="llama")
+    own = types.SimpleNamespace(model_config=config, get_tokenizer=lambda: tokenizer, use_unified_vision_chunk=False)
+
+    def render(endpoint, body, template):
+        if endpoint == "/v1/responses":
+            request = ResponsesRequest.model_validate({"model": "m", **body})
+            tools = construct_tool_dicts(request.tools, request.tool_choice)
+            messages = construct_input_messages(request_instructions=request.instructions, request_input=request.input)
+        else:
+            request = ChatCompletionRequest.model_validate({"model": "m", **body})
+            tools = None if request.tools is None else [t.model_dump() for t in request.tools]
+            messages = request.messages
+        params = request.build_chat_params(template, "auto").with_defaults(merge_kwargs(None, {"tools": tools, "tokenize": False}))
+        return HfRenderer.render_messages(own, messages, params)[1]["prompt"]
+
+    facts = []
+    for endpoint, bodies in (("/v1/chat/completions", CHATS), ("/v1/responses", RESPONSES)):
+        for body in bodies:
+            fact = {"endpoint": endpoint, "request": json.dumps(body), "texts": []}
+            for template in CHAT_TEMPLATES:
+                try:
+                    fact["texts"].append(render(endpoint, copy.deepcopy(body), template))
+                except Exception:  # noqa: BLE001 (a refusal)
+                    fact["texts"].append(None)
+            facts.append(fact)
+    return {"templates": CHAT_TEMPLATES, "requests": facts}
+
+
 def main():
     facts = {
         "vllm": version(), "transformers": transformers.__version__, "pillow": PIL.__version__,
         "pictures": picture_facts(), "models": model_facts(), "encoders": encoder_facts(), "formats": format_facts(),
         "fallbacks": fallback_facts(), "flags": flag_facts(), "events": event_facts(), "tokenizers": tokenizer_facts(),
+        "chats": chat_facts(),
     }
     data = json.dumps(facts, separators=(",", ":"), sort_keys=True).encode()
     with open(sys.argv[2], "wb") as f, gzip.GzipFile(fileobj=f, mode="wb", mtime=0, filename="") as z:
         z.write(data)
     print(f"contract: vllm {facts['vllm']}, transformers {facts['transformers']}, pillow {facts['pillow']}: {len(facts['models'])} architectures, "
-          f"{len(facts['pictures'])} images, {len(facts['formats'])} templates, {len(facts['events'])} events")
+          f"{len(facts['pictures'])} images, {len(facts['formats'])} templates, {len(facts['events'])} events, {len(facts['chats']['requests'])} requests")
 
 
 main()
