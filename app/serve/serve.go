@@ -222,23 +222,24 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	go paceHeap(ctx)
 	if s.cfg.Audit {
 		r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics, Text: s.cfg.AuditText,
-			Verdict:  func(id string, v audit.Verdict) { r.router.Audited(id, v) },
-			Why:      func(slot indexer.SlotID) string { return r.sources.whyNothing(slot) },
-			WorkerOf: func(slot indexer.SlotID) string { return r.sources.workerOf(slot) },
+			Verdict:      func(id string, v audit.Verdict) { r.router.Audited(id, v) },
+			Contradicted: func(worker string) { r.probe.Ask(worker) },
+			Why:          func(slot indexer.SlotID) string { return r.sources.whyNothing(slot) },
+			WorkerOf:     func(slot indexer.SlotID) string { return r.sources.workerOf(slot) },
 			Parent: func(slot indexer.SlotID, engineHash uint64, locals []uint64) {
 				r.sources.set.LearnParent(slot, engineHash, locals)
 			}})
 		go r.audit.Run(ctx)
 	}
 	if s.cfg.Probe {
-		r.probe = probe.New(probe.Options{As: s.as, Log: s.log, Metrics: r.metrics})
+		r.probe = probe.New(probe.Options{As: s.as, Log: s.log, Metrics: r.metrics, Probed: r.audit.Probed})
 		go r.probe.Run(ctx)
 	}
 	r.poller = health.New(health.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet,
 		Log: s.log, Metrics: r.metrics,
 		ProcessRestarted: func(w *fleet.Worker, was time.Time) {
 			r.sources.set.ProcessRestarted(w, was)
-			r.probe.Restarted(w.Name)
+			r.probe.Ask(w.Name)
 			r.audit.Mended("", w.Name)
 		}})
 	unsteered, mode := s.cfg.Unsteered()

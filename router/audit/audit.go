@@ -58,6 +58,9 @@ type Options struct {
 	Text bool
 	// Verdict, if set, is called with each verdict. It must not block.
 	Verdict func(id string, v Verdict)
+	// Contradicted, if set, is called when a rule steps aside for a worker: whether it is as configured is to be told to Probed. It must
+	// not block.
+	Contradicted func(worker string)
 	// Why, if set, says why a slot's events may not come, for the verdict Nothing; "": not known.
 	Why func(slot indexer.SlotID) string
 	// WorkerOf, if set, returns the name of a slot's worker, for Misplaced.

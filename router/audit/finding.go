@@ -129,10 +129,14 @@ func (f *Finding) text() string {
 	return ""
 }
 
-// Mended drops the findings about a model, since it is read anew, or about a worker, since its process is another one.
+// Mended drops the findings about a model, since it is read anew, or about a worker, since its process is another one. What the worker's
+// requests said of rules counts no longer.
 func (a *Auditor) Mended(model, worker string) {
 	if a == nil {
 		return
+	}
+	for _, c := range a.judged() {
+		c.forget(worker)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

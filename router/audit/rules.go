@@ -23,12 +23,14 @@ import (
 // alone.
 //
 // A contradiction is certain if the event names the session that we gave to this request alone, or if two requests of a worker
-// contradict one after another without a request between them that agrees. For which workers the rule steps aside then:
+// contradict one after another without a request between them that agrees. The rule steps aside for the worker that contradicts, which
+// may be another engine than configured; and as long as no other worker's request has agreed, for the whole class.
 //
-//	the worker that contradicts                   always
-//	the others of its class                       except those whose requests have agreed so far: the worker that contradicts may be
-//	                                              another engine than configured
-//	the others of its class, without exception    if a second worker contradicts, or if the first one had agreed before
+// What ends it besides requests that agree is asked for: Options.Contradicted has the worker probed, and Probed says what was found.
+//
+//	another process answers at the worker's address    it is another worker, of which nothing is known yet
+//	it is not as configured                            its contradictions say nothing about others: the rule is back for these
+//	and later it is as configured                      the rule is back for it too
 //
 // Two things are no evidence against a rule: blocks after an image that the engine fetched itself, since its host may have given it
 // another image than us, and events that name a session that a client chose.
@@ -95,7 +97,7 @@ type Class struct {
 }
 
 type ruleState struct {
-	use         // for workers that have not contradicted, except those that are spared
+	use         // for workers that have not contradicted
 	agreed  int // requests that agreed, up to proof
 	workers map[string]*workerRule
 	aside   Aside // about the first contradiction; zero: it is in use everywhere
@@ -105,7 +107,7 @@ type workerRule struct {
 	use          // out: it has contradicted
 	agreed  bool // since its last contradiction
 	suspect bool // its last request contradicted, perhaps
-	spared  bool // it agreed before the rule stepped aside for others, and keeps it
+	other   bool // it has contradicted, and is not as configured
 }
 
 // use says whether a rule is in use for some workers.
@@ -151,7 +153,7 @@ type Aside struct {
 	Rule    string    `json:"rule"`
 	Since   time.Time `json:"since"`
 	Workers []string  `json:"workers"` // that have contradicted it
-	All     bool      `json:"all"`     // it has stepped aside for the class's other workers too, except those that have always agreed
+	All     bool      `json:"all"`     // it has stepped aside for the class's other workers too
 	First   Finding   `json:"first"`   // the first contradiction
 	Agreed  int       `json:"agreed"`  // later requests of such a worker that agreed, one after another
 	Needed  int       `json:"needed"`  // the number of agreeing requests that brings it back
@@ -368,27 +370,27 @@ func (s *ruleState) worker(name string) *workerRule {
 func (c *Class) contradict(r Rule, x *request, f Finding) {
 	s := &c.rules[r]
 	w := s.worker(x.Worker)
-	agreed, second := w.agreed, false
+	second, holds := false, false
 	for _, other := range s.workers {
-		second = second || other != w && (other.out || other.suspect)
+		second = second || other != w && (other.out && !other.other || other.suspect)
+		holds = holds || other != w && other.agreed
 	}
 	w.row = 0
 	if w.out {
 		return
 	}
-	if !x.certain && !w.suspect && !second {
+	if !x.certain && !w.suspect && (holds || !second) {
 		w.suspect = true
 		return
 	}
 	w.agreed = false
 	w.end()
-	everyone := second || agreed
-	if everyone || !s.out {
+	if !holds {
 		s.end()
 		s.row = 0
-		for _, other := range s.workers {
-			other.spared = other.agreed && !everyone
-		}
+	}
+	if c.a.o.Contradicted != nil {
+		c.unsaid = append(c.unsaid, func() { c.a.o.Contradicted(x.Worker) })
 	}
 	if s.aside.Rule == "" {
 		s.aside = Aside{Model: c.model, Class: c.name, Rule: r.String(), Since: f.At, First: f}
@@ -414,7 +416,7 @@ func (c *Class) agree(r Rule, worker string) {
 	if w.agree() {
 		c.settle(s)
 	}
-	if w.out || s.out && w.spared {
+	if w.out {
 		return
 	}
 	if s.agree() { // others' requests agree: it is the workers that have contradicted
@@ -422,15 +424,25 @@ func (c *Class) agree(r Rule, worker string) {
 	}
 }
 
-// settle ends the stepping aside if no worker contradicts any more. The caller holds mu.
+// settle ends the stepping aside for workers that have not contradicted if all that have are not as configured, and altogether if none
+// contradicts any more. The caller holds mu.
 func (c *Class) settle(s *ruleState) {
+	out, others := 0, 0
 	for _, w := range s.workers {
 		if w.out {
-			c.publish()
-			return
+			out++
+			if w.other {
+				others++
+			}
 		}
 	}
-	s.out, s.row = false, 0
+	if out == others {
+		s.out, s.row = false, 0
+	}
+	if out > 0 {
+		c.publish()
+		return
+	}
 	rule := s.aside.Rule
 	c.unsaid = append(c.unsaid, func() {
 		c.a.o.Log.Info("a rule is in use again: "+rule, zap.String("model", c.model), zap.String("class", c.name))
@@ -462,7 +474,7 @@ func (c *Class) publish() {
 		for r := range ruleCount {
 			s := &c.rules[r]
 			w := s.workers[name]
-			if w == nil && s.out || w != nil && (w.out || s.out && !w.spared) {
+			if s.out || w != nil && w.out {
 				out.byWorker[name] |= 1 << r
 			}
 		}
@@ -481,6 +493,30 @@ func (c *Class) forget(worker string) {
 		if w != nil && w.out {
 			c.settle(s)
 		}
+	}
+}
+
+// Probed takes what a worker was found to be when it was asked: as configured, or other.
+func (a *Auditor) Probed(worker string, other bool) {
+	if a == nil {
+		return
+	}
+	for _, c := range a.judged() {
+		c.probed(worker, other)
+	}
+}
+
+func (c *Class) probed(worker string, other bool) {
+	c.mu.Lock()
+	defer c.unlock()
+	for r := range c.rules {
+		s := &c.rules[r]
+		w := s.workers[worker]
+		if w == nil || !w.out || w.other == other {
+			continue
+		}
+		w.other, w.out, w.row = other, other, 0
+		c.settle(s)
 	}
 }
 

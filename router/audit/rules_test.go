@@ -125,12 +125,14 @@ func TestEvidence(t *testing.T) {
 		"not named, with one between that agrees": {[]one{{worker: "a", stores: "span"}, {worker: "a"}, {worker: "a", stores: "span"}}, ""},
 		"not named, by two workers":               {[]one{{worker: "a", stores: "span"}, {worker: "b", stores: "name"}}, everyImage},
 		"a worker that is another than the others": {[]one{{worker: "b", named: true}, {worker: "c"}, {worker: "a", named: true, stores: "token"},
-			{worker: "a", named: true, stores: "token"}}, "a text, d text"},
+			{worker: "a", named: true, stores: "token"}}, "a text"},
 		"two workers, of which one agreed": {[]one{{worker: "b", named: true}, {worker: "c"}, {worker: "a", named: true, stores: "token"},
-			{worker: "b", named: true, stores: "token"}}, everyText},
+			{worker: "b", named: true, stores: "token"}}, "a text, b text"},
 		"two workers that never agreed": {[]one{{worker: "b"}, {worker: "c"}, {worker: "a", named: true, stores: "token"},
-			{worker: "d", named: true, stores: "token"}}, everyText},
-		"a worker that agreed itself": {[]one{{worker: "b"}, {worker: "a"}, {worker: "a", named: true, stores: "span"}}, everyImage},
+			{worker: "d", named: true, stores: "token"}}, "a text, d text"},
+		"a worker that agreed itself": {[]one{{worker: "b"}, {worker: "a"}, {worker: "a", named: true, stores: "span"}}, "a images"},
+		"the only one that agreed":    {[]one{{worker: "a"}, {worker: "a", named: true, stores: "span"}}, everyImage},
+		"not named, by two of three":  {[]one{{worker: "c"}, {worker: "a", stores: "span"}, {worker: "b", stores: "name"}}, ""},
 		"an image's host": {[]one{{worker: "a", named: true, stores: "name", change: fetched},
 			{worker: "a", named: true, stores: "span", change: fetched}}, ""},
 		"text before an image's host": {[]one{{worker: "a", named: true, stores: "token", change: fetched}}, everyText},
@@ -198,9 +200,9 @@ func TestRuleIsBack(t *testing.T) {
 
 	contradict("a")
 	contradict("c")
-	check("two workers", everyImage)
+	check("two workers, of a class in which another has agreed", "a images, c images")
 	agree("c", proof)
-	check("c agreed again", everyImage)
+	check("c agreed again", "a images")
 	if n, err := testutil.GatherAndCount(b.metrics, "sightline_rules_aside"); n != 1 || err != nil {
 		t.Errorf("%d series, %v; want one for the class", n, err)
 	}
@@ -214,6 +216,48 @@ func TestRuleIsBack(t *testing.T) {
 	contradict("a")
 	agree("a", proof)
 	check("as many as the first time, since many have agreed in between", "")
+}
+
+// TestProbed: what a worker is found to be when it is asked ends what its contradictions did, without requests that agree.
+func TestProbed(t *testing.T) {
+	contradicts := func(worker string) one { return one{worker: worker, named: true, stores: "name"} }
+	for name, c := range map[string]struct {
+		before []one
+		then   func(a *Auditor)
+		want   string
+	}{
+		"nothing was found out":         {[]one{contradicts("a")}, func(*Auditor) {}, everyImage},
+		"as configured":                 {[]one{contradicts("a")}, func(a *Auditor) { a.Probed("a", false) }, everyImage},
+		"not as configured":             {[]one{contradicts("a")}, func(a *Auditor) { a.Probed("a", true) }, "a images"},
+		"another worker is not":         {[]one{contradicts("a")}, func(a *Auditor) { a.Probed("b", true) }, everyImage},
+		"not as configured, then it is": {[]one{contradicts("a")}, func(a *Auditor) { a.Probed("a", true); a.Probed("a", false) }, ""},
+		"one of two":                    {[]one{contradicts("a"), contradicts("b")}, func(a *Auditor) { a.Probed("a", true) }, everyImage},
+		"both of two": {[]one{contradicts("a"), contradicts("b")}, func(a *Auditor) { a.Probed("a", true); a.Probed("b", true) },
+			"a images, b images"},
+		"another process":            {[]one{contradicts("a")}, func(a *Auditor) { a.Mended("", "a") }, ""},
+		"another process of another": {[]one{contradicts("a")}, func(a *Auditor) { a.Mended("", "b") }, everyImage},
+	} {
+		b := newJudges(t)
+		var asked []string
+		b.a.o.Contradicted = func(worker string) { asked = append(asked, worker) }
+		var want []string
+		for _, o := range c.before {
+			b.request(o)
+			want = append(want, o.worker)
+		}
+		c.then(b.a)
+		if got := b.out(); got != c.want || !slices.Equal(asked, want) {
+			t.Errorf("%s: aside: %s, asked %v; want %s, %v", name, got, asked, c.want, want)
+		}
+	}
+	b := newJudges(t)
+	b.request(contradicts("a"))
+	b.a.Probed("a", true)
+	b.request(contradicts("b"))
+	b.request(one{worker: "c", named: true})
+	if got := b.out(); got != everyImage {
+		t.Errorf("a second one contradicts, as configured: aside %s; want %s", got, everyImage)
+	}
 }
 
 // TestUnproven: requests are remembered beside a rule until it is proven, and not for ever. Asking alone counts none.

@@ -63,6 +63,9 @@ type Finding struct {
 	Fault      rules.Fault `json:"fault,omitempty"`      // why the worker could not be asked
 }
 
+// identity are What of the settings by which prompts and names are read.
+var identity = []string{"engine", "engine_version", "engine_model"}
+
 // Asked is What of a worker's own list of models: if it is not answered, nothing is known of what it serves.
 const Asked = "/v1/models"
 
@@ -115,6 +118,9 @@ type Options struct {
 	As      *secure.Client        // TLS settings and key for workers, or nil
 	Log     *zap.Logger           // nil: silent
 	Metrics prometheus.Registerer // nil: none
+	// Probed, if set, is told of each worker that answered whether it is other than configured: another engine, release or model, or one
+	// that reads prompts otherwise.
+	Probed func(worker string, other bool)
 }
 
 // Prober probes workers. It is safe for concurrent use.
@@ -132,7 +138,7 @@ type Prober struct {
 type probedWorker struct {
 	Worker
 	result Result
-	stale  bool // its process is another one than the result is of
+	stale  bool // it is to be probed again: see Ask
 }
 
 // open reports whether it is to be probed again.
@@ -218,8 +224,9 @@ func (p *Prober) Again() {
 	}
 }
 
-// Restarted has a worker probed again, since its process is another one. A nil Prober does nothing.
-func (p *Prober) Restarted(name string) {
+// Ask has a worker probed again: its process may be another one, or its events contradict how its prompts are read. It does not block. A
+// nil Prober does nothing.
+func (p *Prober) Ask(name string) {
 	if p == nil {
 		return
 	}
@@ -249,6 +256,9 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 	asked := slices.Clone(p.known)
 	if !all {
 		asked = slices.DeleteFunc(asked, func(s *probedWorker) bool { return !s.open() })
+	}
+	for _, s := range asked {
+		s.stale = false // from now on another question is about what comes after this answer
 	}
 	p.mu.Unlock()
 	for _, s := range asked {
@@ -288,8 +298,13 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 	}
 	p.mu.Lock()
 	old := w.result
-	w.result, w.stale = r, false
+	w.result = r
 	p.mu.Unlock()
+	if p.opt.Probed != nil && r.Verdict != Unreachable {
+		p.opt.Probed(w.Name, slices.ContainsFunc(found, func(f Finding) bool {
+			return f.Verdict == Differs || f.Verdict == Configuration && slices.Contains(identity, f.What)
+		}))
+	}
 	if old.Verdict != r.Verdict {
 		p.opt.Log.Info("worker probed", zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("verdict", string(r.Verdict)))
 	}

@@ -348,7 +348,7 @@ func TestRun(t *testing.T) {
 	}
 	p.Again()
 	until("a second probe", func() bool { return counted("good", Equal) == 12 })
-	p.Restarted("good")
+	p.Ask("good")
 	until("a probe of the process that came after", func() bool { return counted("good", Equal) == 18 })
 }
 
