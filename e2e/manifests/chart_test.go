@@ -75,8 +75,8 @@ func at(o any, keys ...string) any {
 	return o
 }
 
-// As it stands, the chart installs what the base of the Kustomize folders does. Beside labels, the image's tag and the
-// fingerprint of the configuration nothing may differ.
+// As it stands, the chart installs what the base of the Kustomize folders does. Beside labels, the image's tag, the
+// fingerprint of the configuration and the key of block hashes, which the chart makes, nothing may differ.
 func TestChartIsTheBase(t *testing.T) {
 	chart, err := render(t, "sightline", "")
 	if err != nil {
@@ -113,6 +113,23 @@ func TestChartIsTheBase(t *testing.T) {
 				}
 				container["image"] = "sightline"
 				delete(at(want, "spec").(map[string]any), "replicas") // the autoscaler's
+				spec := at(got, "spec", "template", "spec").(map[string]any)
+				for _, list := range []struct {
+					of  map[string]any
+					key string
+				}{{spec, "volumes"}, {container, "volumeMounts"}} { // the chart makes a key
+					n := 0
+					list.of[list.key] = slices.DeleteFunc(list.of[list.key].([]any), func(v any) bool {
+						own := v.(map[string]any)["name"] == "block-hashes"
+						if own {
+							n++
+						}
+						return own
+					})
+					if n != 1 {
+						t.Errorf("%d %s of the key, want 1", n, list.key)
+					}
+				}
 			}
 			if !reflect.DeepEqual(got, want) {
 				a, _ := yaml.Marshal(got)
@@ -121,7 +138,10 @@ func TestChartIsTheBase(t *testing.T) {
 			}
 		}
 	}
-	if seen != len(chart)-1 {
+	if key, _ := at(chart["Secret/sightline-block-hashes"], "data", "key").(string); len(key) < 64 {
+		t.Errorf("a key of %d letters, want 64 at least", len(key))
+	}
+	if seen != len(chart)-2 {
 		t.Errorf("%d objects compared; the chart has %v", seen, slices.Sorted(maps.Keys(chart)))
 	}
 	text, err := os.ReadFile(path.Join(base, "sightline.yaml"))
@@ -133,6 +153,7 @@ func TestChartIsTheBase(t *testing.T) {
 	if err := yaml.Unmarshal(text, &want); err != nil {
 		t.Fatal(err)
 	}
+	want.(map[string]any)["index"] = map[string]any{"key_file": "/block-hashes/key"}
 	if err := yaml.Unmarshal([]byte(written), &got); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("configuration %v, %v; want %v", got, err, want)
 	}

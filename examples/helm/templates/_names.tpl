@@ -11,6 +11,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- last (splitList ":" (required (printf "config.%s is needed, as host:port" .key) .addr)) -}}
 {{- end }}
 
+{{- /* "yes" if the chart makes the secret of the block hashes: the configuration names none, and NATS has none. */ -}}
+{{- define "ownKey" -}}
+{{- $c := .Values.config }}
+{{- if not (or .Values.pool.name $c.nats (dig "index" "key_file" "" $c) (dig "decision_log" "key_file" "" $c)) }}yes{{ end }}
+{{- end }}
+
 {{- define "account" -}}
 {{ .Values.serviceAccount.name | default .Release.Name }}
 {{- end }}
