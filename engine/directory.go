@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // A model directory is what an engine would load, without the weights: a plain directory, or a Hugging Face cache
@@ -236,7 +238,7 @@ func (st *dirState) has(names ...string) bool {
 }
 
 func readBounded(file string, most int64) ([]byte, error) {
-	f, err := os.Open(file)
+	f, err := secure.Open(file)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 )
@@ -77,7 +77,7 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 	}
 	m.rules = s.Rules()
 	if st.dir != "" {
-		files := os.DirFS(st.dir)
+		files := secure.Dir(st.dir)
 		m.upperBound, m.chunk = m.rules.EventsOfOneCache && severalCaches(files), attentionChunk(files)
 	}
 	if m.upperBound {

@@ -3,6 +3,7 @@ package prompt
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"maps"
 	"strings"
@@ -50,11 +51,16 @@ func readDirectory(dir fs.FS) (d directory, err error) {
 			plain, tools = p, cmp.Or(tools, p)
 		}
 	}
-	if text, err := fs.ReadFile(dir, "chat_template.jinja"); err == nil {
+	text, err := fs.ReadFile(dir, "chat_template.jinja")
+	if err == nil {
 		plain, tools, own = string(text), string(text), string(text)
-		if text, err := fs.ReadFile(dir, "additional_chat_templates/tool_use.jinja"); err == nil {
+		text, err = fs.ReadFile(dir, "additional_chat_templates/tool_use.jinja")
+		if err == nil {
 			tools = string(text)
 		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return d, err
 	}
 	d.templates = templates{plain: plain, tools: tools, tokenizer: cmp.Or(own, plain)}
 	return d, nil

@@ -18,11 +18,11 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/prompt/mistral"
 	"github.com/sightline-router/sightline/prompt/template"
 	"github.com/sightline-router/sightline/prompt/tokenizer"
@@ -140,7 +140,7 @@ func Load(dir string, opt Options) (*Model, error) {
 	if err := vision.CheckFamily(opt.VisionFamily); err != nil {
 		return nil, &KeyError{"vision_family", err}
 	}
-	d, err := readDirectory(os.DirFS(dir))
+	d, err := readDirectory(secure.Dir(dir))
 	if err != nil {
 		return Unloadable(opt, fmt.Errorf("%s: %w", dir, err)), nil
 	}
@@ -164,7 +164,7 @@ func Load(dir string, opt Options) (*Model, error) {
 			return nil, &KeyError{"mm_processor_kwargs", err}
 		}
 	}
-	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(new(Draft)), vision.Options{Reading: opt.Dialect.Reading,
+	m.vision, m.visErr = vision.Load(secure.Dir(dir), m.tokens(new(Draft)), vision.Options{Reading: opt.Dialect.Reading,
 		Family: opt.VisionFamily, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
 	var missing *vision.MissingError
 	var unknown *vision.UnknownModelError
@@ -218,7 +218,7 @@ func (m *Model) loadVariables(special map[string]string) error {
 
 // loadTokenizer reads the tokenizer as the server does.
 func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
-	files := os.DirFS(dir)
+	files := secure.Dir(dir)
 	mode := m.opt.TokenizerMode
 	auto := mode == "" || mode == "auto"
 	mistralMode := m.opt.Dialect.Mistral && (mode == "mistral" || auto && mistral.Detect(files))

@@ -57,6 +57,9 @@ const (
 	RefusedByUs Reason = "refused" // not routed: the client is answered at once
 )
 
+// Reasons are all of them, in this order.
+func Reasons() []Reason { return []Reason{Exact, Learned, Predicted, Affinity, Load, RefusedByUs} }
+
 // Target is an address that may take the request.
 type Target struct {
 	Worker string // the configured name, for people and metrics

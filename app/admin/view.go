@@ -325,7 +325,7 @@ func (v *view) judge(all []router.Recent) {
 			}
 		}
 	}
-	for _, r := range []router.Reason{router.Exact, router.Predicted, router.Affinity, router.Load, router.RefusedByUs} {
+	for _, r := range router.Reasons() {
 		if len(all) > 0 && (r != router.RefusedByUs || count[r] > 0) {
 			v.Reasons = append(v.Reasons, share{string(r), count[r], (100*count[r] + len(all)/2) / len(all)})
 		}

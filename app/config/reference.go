@@ -16,6 +16,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // A value may refer to an environment variable, ${env:NAME}, or to a file, ${file:/path}, as a whole or in part; $${ is a literal
@@ -103,7 +105,7 @@ func (r *references) read(inner string) (string, error) {
 	case form == "file" && name != "":
 		name = absolute(r.place, name)
 		r.Files = append(r.Files, name)
-		f, err := os.Open(name)
+		f, err := secure.Open(name)
 		if err != nil {
 			return "", fmt.Errorf("${%s}: %w", inner, err)
 		}

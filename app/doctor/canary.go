@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +27,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 	"github.com/sightline-router/sightline/internal/retry"
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // The canary is a prompt of some four blocks that was never sent before, answered with one token. Each worker gets it twice while
@@ -366,7 +366,7 @@ func (s *collected) clientOf(base string) (*client, error) {
 	}
 	as := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.o.Host}
 	if s.o.CA != "" {
-		text, err := os.ReadFile(s.o.CA)
+		text, err := secure.ReadFile(s.o.CA)
 		as.RootCAs = x509.NewCertPool()
 		if err == nil && !as.RootCAs.AppendCertsFromPEM(text) {
 			err = errors.New("no certificate in PEM")

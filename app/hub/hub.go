@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // Bounds of a model's small files: the largest tokenizers have some 35 MB.
@@ -56,7 +57,7 @@ func FromEnvironment(getenv func(string) string) (Hub, error) {
 	}
 	if h.Token == "" {
 		file := cmp.Or(getenv("HF_TOKEN_PATH"), filepath.Join(Home(getenv), "token"))
-		if text, err := os.ReadFile(file); err == nil && len(text) < 4096 {
+		if text, err := secure.ReadFile(file); err == nil && len(text) < 4096 {
 			h.Token = strings.TrimSpace(string(text))
 		}
 	}

@@ -2,6 +2,7 @@ package dynamo
 
 import (
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/url"
@@ -14,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/indexer/source/zmq"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/sockets"
 )
 
@@ -139,10 +141,10 @@ func eachRecord(dir, prefix string, now time.Time, read func(gjson.Result)) erro
 			continue
 		}
 		info, err := f.Info()
-		if err != nil || info.Size() > maxRecordBytes || now.Sub(info.ModTime()) > recordLifetime {
+		if err != nil || !info.Mode().IsRegular() || info.Size() > maxRecordBytes || now.Sub(info.ModTime()) > recordLifetime {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		b, err := fs.ReadFile(secure.Dir(dir), f.Name())
 		if sockets.Exhausted(err) { // otherwise its worker would seem to have left
 			return fmt.Errorf("dynamo: discovery: %w", err)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/body/jsonread"
 )
 
-// Load reads the model directory dir (os.DirFS of it) and builds the placeholder rules for one Reading. A text model yields a Model
+// Load reads the model directory dir (secure.Dir of it) and builds the placeholder rules for one Reading. A text model yields a Model
 // whose Family is "". A *MissingError means that the model's prompts cannot be predicted; an *UnknownModelError comes with a Model
 // that is valid for prompts without media. Other errors are read errors.
 func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {

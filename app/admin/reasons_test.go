@@ -1,0 +1,48 @@
+package admin
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+// TestReasonsAreWhole: each reason that the router's code gives is in router.Reasons, and the page counts it.
+func TestReasonsAreWhole(t *testing.T) {
+	text, err := os.ReadFile("../../router/request.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var declared []router.Reason
+	for _, m := range regexp.MustCompile(`(?m)^\t\w+ +Reason = "(\w+)"`).FindAllStringSubmatch(string(text), -1) {
+		declared = append(declared, router.Reason(m[1]))
+	}
+	if all := router.Reasons(); len(declared) < 6 || !slices.Equal(declared, all) {
+		t.Errorf("router.Reasons: got %v, want %v", all, declared)
+	}
+	var kept []router.Recent
+	for _, r := range declared {
+		kept = append(kept, router.Recent{Reason: r})
+	}
+	var v view
+	v.judge(kept)
+	sum := 0
+	for _, s := range v.Reasons {
+		sum += s.Count
+	}
+	if len(v.Reasons) != len(declared) || sum != len(kept) {
+		t.Errorf("the page's reasons: got %v, want each of %v once", v.Reasons, declared)
+	}
+	envoy, err := os.ReadFile("../../envoy/view.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range declared { // a refused request reaches no worker, so Envoy has no counter of it
+		if r != router.RefusedByUs && !strings.Contains(string(envoy), `"`+string(r)+`"`) {
+			t.Errorf("envoy/view.go's counters: got none for %q, want one", r)
+		}
+	}
+}
