@@ -19,7 +19,8 @@ type simCmd struct {
 	HTML       string    `name:"html" placeholder:"FILE" help:"Write the plots to this file, as one page."`
 	WriteTrace string    `placeholder:"FILE" help:"Write the trace of examples/traces that is called so (images.jsonl.gz, documents.jsonl.gz, …) to this file and run nothing."`
 	Seed       uint64    `default:"1" help:"Seed of the traffic."`
-	Goals      bool      `help:"Run the scenarios of docs/choice.md's goals instead and report which goals are met; fails if one is not."`
+	Goals      bool      `help:"Run the scenarios of docs/choice.md's goals instead and report which goals are reached."`
+	Missed     string    `type:"existingfile" help:"With --goals and seed 1: the page with a table of goals that are missed, docs/choice.md; fails where another is missed, or one by other figures."`
 }
 
 func (c *simCmd) Run() error {
@@ -27,9 +28,13 @@ func (c *simCmd) Run() error {
 	if c.WriteTrace != "" {
 		return toFile(c.WriteTrace, func(w io.Writer) error { return fleetsim.WriteTrace(w, c.WriteTrace) })
 	}
+	missed, err := fleetsim.ReadMissed(c.Missed)
+	if err != nil {
+		return err
+	}
 	play := func(page io.Writer) error {
 		return fleetsim.Play(os.Stdout, fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads,
-			Trace: c.Trace, Workers: c.Workers, HTML: page, Seed: c.Seed, Goals: c.Goals})
+			Trace: c.Trace, Workers: c.Workers, HTML: page, Seed: c.Seed, Goals: c.Goals, Missed: missed})
 	}
 	if c.HTML == "" {
 		return play(nil)

@@ -21,6 +21,7 @@ type Options struct {
 	HTML      io.Writer // receives the page; nil: none
 	Seed      uint64    // of the traffic
 	Goals     bool      // play the goals' scenarios instead of Scenarios, Rules and Loads, and report which are reached
+	Missed    Missed    // goals whose miss is known; nil: a miss is no error
 }
 
 // Played is one scenario at one load under several rules, best mean first.

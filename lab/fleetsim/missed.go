@@ -1,0 +1,62 @@
+package fleetsim
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Missed is the goals that docs/choice.md calls missed with seed 1: measured figures by scenario, load and goal.
+type Missed map[string]string
+
+const (
+	missedAsStated = "missed, as stated"
+	missedNoise    = 0.1 // share by which a figure may differ from the stated one
+)
+
+var missedFigures = regexp.MustCompile(`\d+\.\d+`)
+
+// ReadMissed reads the table between <!-- missed --> and <!-- /missed --> of a page. Without a page it returns nil.
+func ReadMissed(page string) (Missed, error) {
+	if page == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return nil, err
+	}
+	_, table, ok := strings.Cut(string(text), "<!-- missed -->")
+	table, _, end := strings.Cut(table, "<!-- /missed -->")
+	if !ok || !end {
+		return nil, fmt.Errorf("%s has no <!-- missed --> … <!-- /missed -->", page)
+	}
+	m := Missed{}
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(strings.Trim(line, "| \n"), " | "); len(cells) == 3 {
+			m[cells[0]+" | "+cells[1]] = cells[2]
+		}
+	}
+	return m, nil
+}
+
+// verdict says how a missed goal stands to the page.
+func (m Missed) verdict(scenario string, load float64, about, measured string) string {
+	stated, ok := m[fmt.Sprintf("%s, %.0f %% | %s", scenario, 100*load, about)]
+	if !ok {
+		return "MISSED"
+	}
+	was, is := missedFigures.FindAllString(stated, -1), missedFigures.FindAllString(measured, -1)
+	same := len(was) == len(is)
+	for i := range min(len(was), len(is)) {
+		a, _ := strconv.ParseFloat(was[i], 64)
+		b, _ := strconv.ParseFloat(is[i], 64)
+		same = same && math.Abs(a-b) <= max(missedNoise*a, 0.01)
+	}
+	if !same {
+		return "MISSED, stated: " + stated
+	}
+	return missedAsStated
+}

@@ -1,0 +1,21 @@
+package fleetsim
+
+import "testing"
+
+// TestMissed: the goals that docs/choice.md calls missed are goals, and a miss by other figures is told from them.
+func TestMissed(t *testing.T) {
+	m, err := ReadMissed("../../docs/choice.md")
+	if err != nil || len(m) == 0 {
+		t.Fatalf("got %d rows, %v, want some", len(m), err)
+	}
+	m = Missed{"chats, 70 % | mean": "0.927, 1.134"}
+	for measured, want := range map[string]string{"0.930, 1.120": missedAsStated, "0.930, 1.300": "MISSED, stated: 0.927, 1.134",
+		"0.930": "MISSED, stated: 0.927, 1.134"} {
+		if got := m.verdict("chats", 0.7, "mean", measured); got != want {
+			t.Errorf("%s: got %q, want %q", measured, got, want)
+		}
+	}
+	if got := m.verdict("images", 0.7, "mean", "2.0"); got != "MISSED" {
+		t.Errorf("a goal that the page does not have: got %q, want MISSED", got)
+	}
+}
