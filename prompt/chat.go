@@ -79,6 +79,7 @@ func (m *Model) batch(req *body.Request, d *Draft) error {
 	if err != nil {
 		return err
 	}
+	d.Prompts = make([]DraftPrompt, 0, len(req.Batch))
 	for _, messages := range req.Batch {
 		if len(messages) == 0 {
 			return Refuse("messages is empty")
@@ -245,7 +246,7 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 	if len(r.media) > 0 && m.visErr == nil && !m.vision.Multimodal() {
 		return Refuse("media for a text-only model")
 	}
-	size := 256
+	size := 128
 	for i := range turns {
 		size += 64
 		for _, it := range turns[i].Items {
@@ -322,8 +323,11 @@ func renderError(err error) error {
 // variables returns what the template sees besides messages and tools. The last of equal names wins. The order is: special tokens,
 // the server's default_chat_template_kwargs, the request's, and what the API derives from its own fields.
 func (m *Model) variables(t *chatTemplate, s *settings) template.Vars {
-	vars := append(make(template.Vars, 0, len(m.vars)+8), m.vars...)
 	dialect, effort := &m.opt.Dialect, m.effort(s)
+	if s.kwargs == nil && effort.IsNone() {
+		return m.vars // a batch may have thousands of conversations
+	}
+	vars := append(make(template.Vars, 0, len(m.vars)+8), m.vars...)
 	if !dialect.EffortThinks && !effort.IsNone() {
 		vars.Set("reasoning_effort", effort)
 	}

@@ -18,6 +18,7 @@ type Shape struct {
 	Name  string
 	Path  string // "": chat completions
 	Text  bool   // the text alone makes it hostile
+	Most  int    // bytes at which it has as many items as are allowed; 0: no limit
 	Build func(n int, nonce string) string
 }
 
@@ -30,6 +31,15 @@ func times(n, size int, f func(i int) string) string {
 		b.WriteString(f(i))
 	}
 	return b.String()
+}
+
+// atLimit is a shape of small items, of which a body may have 4,096: a number makes each of them unlike the others.
+func atLimit(name, path, begin, end, item string) Shape {
+	const most = 4090
+	return Shape{Name: name, Path: path, Most: most * len(fmt.Sprintf(item, most)), Build: func(n int, nonce string) string {
+		begin := `{"user":"` + nonce + `",` + begin[1:]
+		return begin + times(n-len(begin)-len(end), len(item)+16, numbered(item)) + end
+	}}
 }
 
 func numbered(format string) func(i int) string {
@@ -198,6 +208,16 @@ func All() []Shape {
 		{Name: "equal texts of a part", Build: func(n int, nonce string) string {
 			return Holding(`{"type":"text",` + times(n, 30, numbered(`"text":"`+nonce+`%d"`)) + `}`)
 		}},
+		atLimit("conversations at the limit", "/v1/chat/completions/batch", `{"model":"m","messages":[`, `]}`,
+			`[{"role":"user","content":"%d"}]`),
+		atLimit("image URLs at the limit", "", `{"model":"m","messages":[{"role":"user","content":[`, `]}]}`,
+			`{"type":"image_url","image_url":{"url":"http://127.0.0.1/%d"}}`),
+		atLimit("input items at the limit", "/v1/responses", `{"model":"m","input":[`, `]}`, `{"role":"user","content":"%d"}`),
+		atLimit("blocks at the limit", "/v1/messages", `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[`, `]}]}`,
+			`{"type":"text","text":"%d"}`),
+		atLimit("messages at the limit", "", `{"model":"m","messages":[`, `]}`, `{"role":"user","content":"%d"}`),
+		atLimit("tool calls at the limit", "", `{"model":"m","messages":[{"role":"assistant","tool_calls":[`,
+			`]},{"role":"user","content":"x"}]}`, `{"id":"%d","type":"function","function":{"name":"f","arguments":"{}"}}`),
 		{Name: "conversations", Path: "/v1/chat/completions/batch", Build: func(n int, nonce string) string {
 			return `{"model":"m","messages":[` + times(n, 300, numbered(`[{"role":"user","content":"`+nonce+strings.Repeat("a ", 100)+`%d"}]`)) +
 				`]}`
