@@ -70,6 +70,9 @@ type Unpredicted struct{ Reason string }
 
 func (e *Unpredicted) Error() string { return e.Reason }
 
+// Uncompared is the reason for which a prompt that rules read to its end is predicted and not exact.
+const Uncompared = "engine release whose rules were read, not compared"
+
 const whyTooLong = "prompt is longer than max_model_len"
 
 // Reasons for which a request is not exact.

@@ -436,6 +436,8 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks) {
 		if keys.recalled.Estimate {
 			d.Reason = Predicted
 		}
+	case best.Exact > 0 && keys.class.rules.Uncompared:
+		d.Reason, d.Why = Predicted, prompt.Uncompared
 	case best.Exact > 0:
 		d.Reason = Exact
 	case best.Seen > 0:

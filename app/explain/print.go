@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/sightline-router/sightline/prompt"
 )
 
 // show prints an explained request, for people or as one line of JSON.
@@ -35,9 +37,12 @@ func (o *Options) show(w io.Writer, e explained) {
 	for i := range e.LocalHashes {
 		fmt.Fprintf(w, "block %-3d local %s  chained %s\n", i, e.LocalHashes[i], e.BlockHashes[i])
 	}
-	if e.Exact {
+	switch {
+	case e.Exact:
 		fmt.Fprintf(w, "exact     yes\n\n")
-	} else {
+	case e.Why == prompt.Uncompared:
+		fmt.Fprintf(w, "exact     no, predicted: %s\n\n", e.Why)
+	default:
 		fmt.Fprintf(w, "exact     the first %d tokens; what follows is learned: %s\n\n", len(e.TokenIDs), e.Why)
 	}
 }

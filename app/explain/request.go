@@ -96,7 +96,10 @@ func (m *model) stages(ctx context.Context, e *explained, endpoint string, reque
 	}
 	p := &ps.List[0]
 	e.reading, e.Exact, e.Why = readingOf(p), p.Exact, p.Why
-	if e.Exact {
+	switch {
+	case e.Exact && m.Server.Rules().Uncompared:
+		e.Exact, e.Why = false, prompt.Uncompared
+	case e.Exact:
 		e.Why = "exact"
 	}
 	locals := p.Locals(nil, block.Form{Size: m.Server.BlockSize}, lora)

@@ -18,6 +18,9 @@ type Rules struct {
 	BlockSize int    // likewise, tokens per KV block; 0: the configuration's own default
 	VLLMKeys  bool   // its servers have the flags that are otherwise vLLM's alone, such as mm_hasher_algorithm
 
+	// Uncompared means that make contract does not compare how this release reads requests: what is read of them is predicted, never exact.
+	Uncompared bool
+
 	// Requests.
 	Dialect             prompt.Dialect // how requests are read and rendered
 	TakesSalt           bool           // a request's cache_salt separates its blocks from all others, and events carry it

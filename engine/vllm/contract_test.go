@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -279,6 +280,17 @@ func TestContractFormats(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestContractReleases: exact are the releases whose facts are in testdata, and no others.
+func TestContractReleases(t *testing.T) {
+	for minor := range 50 {
+		v := rules.Version{0, minor, 0}
+		_, err := os.Stat(fmt.Sprintf("testdata/contract/0.%d.0.json.gz", minor))
+		if got, want := Rules(v).Uncompared, err != nil; got != want {
+			t.Errorf("vLLM 0.%d: got uncompared %v, want %v", minor, got, want)
+		}
+	}
 }
 
 // TestContractChats: what each release's request types and renderer make of chats and responses. One that it refuses may be read here.

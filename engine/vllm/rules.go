@@ -10,6 +10,7 @@ func Rules(v rules.Version) rules.Rules {
 	since := func(minor int) bool { return v.AtLeast(0, minor, 0) }
 	r := rules.Rules{
 		Release: "0.32.0", BlockSize: 16, VLLMKeys: true,
+		Uncompared:         !since(30) || since(34),
 		Dialect:            Dialect(v),
 		TakesUUID:          since(11),
 		TakesSalt:          since(17), // salts separate caches since 0.9; events carry them since 0.17
