@@ -87,7 +87,7 @@ func add(text []byte, p Piece, detach bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if bytes.IndexByte(text, '*') >= 0 {
+	if anchorIn(root) != nil {
 		there, _ := get(treeOf(root), p.at)
 		list, _ := there.([]any)
 		has := func(v any) bool { return reflect.DeepEqual(v, asRead(p.value)) }
