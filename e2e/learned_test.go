@@ -102,6 +102,71 @@ func TestLearnsWithoutFiles(t *testing.T) {
 	}
 }
 
+// Clients that give back other answers than were generated, whole or in part, or none, and requests for which the engine does not read its
+// cache: without a file, no prediction is above what the engine finds of the prompt.
+func TestLearnsWithoutAnswers(t *testing.T) {
+	t.Parallel()
+	l := startLab(t, func(o *lab.Options) {
+		o.Config = func(keys map[string]any) {
+			keys["models"], keys["probe"] = []any{map[string]any{"name": lab.ModelName}}, false
+		}
+		o.Front = func(o *envoy.Options) { o.TokenUsage = true }
+	})
+	asked := 0
+	send := func(what, reason string, body map[string]any) (answer string, prompt int) {
+		t.Helper()
+		eventually(t, "all requests have ended", func() bool { return int(metric(t, l, "sightline_learned_requests_total", "")) >= asked })
+		body["max_tokens"] = 150
+		r, d := post(t, l, body, nil), lastDecision(t, l)
+		asked++
+		if reason == "recomputed" { // such a request teaches nothing
+			asked--
+		}
+		predicted, got := int(d.Get("cached_tokens").Int()), d.Get("reason").Str
+		prompt = int(gjson.Get(r.body, "usage.prompt_tokens").Int())
+		switch reason {
+		case "learned":
+			if got != reason || predicted != r.cached {
+				t.Errorf("%s: %s, %d tokens predicted, want learned and %d", what, got, predicted, r.cached)
+			}
+		case "predicted":
+			if got != reason || predicted > r.cached || predicted == 0 {
+				t.Errorf("%s: %s, %d tokens predicted, want predicted and some of %d (the prompt has %d)", what, got, predicted, r.cached, prompt)
+			}
+		case "recomputed":
+			if why := d.Get("why").Str; predicted != 0 || r.cached != 0 || why != "the engine bypasses its cache for this request" {
+				t.Errorf("%s: %d tokens predicted (%s), want 0 as the engine's %d", what, predicted, why, r.cached)
+			}
+		}
+		return gjson.Get(r.body, "choices.0.message.content").Str, prompt
+	}
+	for i, what := range []string{"replaced", "replaced", "replaced", "kept", "kept", "replaced", "trimmed", "kept", "kept", "extended", "none"} {
+		rng := rand.New(rand.NewPCG(uint64(i), 8))
+		message := func(role, content string) any { return map[string]any{"role": role, "content": content} }
+		talk := []any{message("user", words(rng, 60))}
+		answer, _ := send(what+", the first turn", "", map[string]any{"messages": talk})
+		switch what {
+		case "replaced":
+			answer = words(rng, 9)
+		case "trimmed":
+			answer = answer[:len(answer)/2]
+		case "extended":
+			answer += words(rng, 9)
+		}
+		if what != "none" {
+			talk = append(talk, message("assistant", answer))
+		}
+		talk = append(talk, message("user", words(rng, 5)))
+		send(what, "predicted", map[string]any{"messages": talk})
+		send(what+", again", "learned", map[string]any{"messages": talk})
+	}
+	talk := []any{map[string]any{"role": "user", "content": words(rand.New(rand.NewPCG(9, 9)), 90)}}
+	for i := range 3 {
+		send(fmt.Sprint("prompt_logprobs, time ", i), "recomputed", map[string]any{"messages": talk, "prompt_logprobs": 1})
+		send(fmt.Sprint("echo, time ", i), "recomputed", map[string]any{"messages": talk, "echo": true})
+	}
+}
+
 // A chat template that changes, as in a rollout, does not end for good what can be learned of a beginning that all requests share.
 func TestTemplateChangesWithoutFiles(t *testing.T) {
 	t.Parallel()

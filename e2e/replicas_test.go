@@ -213,7 +213,7 @@ func TestReplicasLearnTogether(t *testing.T) {
 			for i := range all {
 				r := ask(i)
 				worker, reason := r.header.Get("x-sightline-worker"), r.header.Get("x-sightline-reason")
-				if reason != "learned" ||
+				if reason != "learned" && reason != "predicted" || // at first it goes on with an answer
 					worker != first[i].header.Get("x-sightline-worker") {
 					t.Errorf("%s: conversation %d began at %s, and went on at %s: %s", what, i, first[i].header.Get("x-sightline-worker"),
 						worker, reason)

@@ -13,8 +13,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/engine/rules"
@@ -154,8 +152,8 @@ type Refused = prompt.Refused
 // Prompts is the result of reading a request: one prompt, or several for a batch.
 type Prompts struct {
 	List  []Prompt
-	Edits []body.Edit  // changes to the body that a worker must see
-	Reuse prompt.Reuse // whether the engine looks the prompts up in its prefix cache
+	Edits []body.Edit // changes to the body that a worker must see
+	Facts
 }
 
 // Prompt is one prompt as the engine prefills it.
@@ -185,21 +183,17 @@ func (p *Prompt) StablePrefix() int {
 }
 
 // Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". The error is a
-// *Refused or one whose text quotes nothing of the request. Edits are valid even with an error.
+// *Refused or one whose text quotes nothing of the request. Edits and Facts are valid even with an error.
 //
 // When ctx ends, Read returns soon with what is known by then: prompts that are not exact, or an error.
 func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Request) (*Prompts, error) {
-	out := new(Prompts)
+	out := &Prompts{Facts: m.Facts(endpoint, lora, req)}
 	if m.Server.Dynamo() && dynamo.Unread(req) {
 		return out, prompt.ErrField
 	}
 	draft, err := m.prompt.Read(ctx, endpoint, req)
 	if err != nil {
 		return out, err
-	}
-	out.Reuse = draft.Reuse
-	if m.Server.Dynamo() && out.Reuse == prompt.Recomputed {
-		out.Reuse = prompt.Perhaps // how Dynamo's front ends read the fields is not known
 	}
 	ctx, cancel := m.Media.withinBudget(ctx, req, draft)
 	defer cancel()
@@ -271,30 +265,12 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 			break
 		}
 	}
-	if from, why := m.eventsAmbiguous(&p, q.adapter, req); why != "" {
-		p.HashableIDs, p.Exact, p.Why = from, false, why
+	if why := out.Ambiguous(false); why != "" {
+		p.HashableIDs, p.Exact, p.Why = 0, false, why
+	} else if why := out.Ambiguous(true); why != "" && len(p.Media) > 0 {
+		p.HashableIDs, p.Exact, p.Why = p.Media[0].Offset, false, why
 	}
 	return p, nil
-}
-
-// eventsAmbiguous returns why events of this release are ambiguous for a prompt, "" if they are not: blocks of equal token ids but
-// different images, salts or adapters look the same in them. Blocks from token from on cannot be matched.
-func (m *Model) eventsAmbiguous(p *Prompt, lora string, req *body.Request) (from int, why string) {
-	r, extra := &m.rules, req.Fields["extra_key"]
-	switch {
-	case !r.EventsIncludeMedia && p.Salt != "":
-		return 0, "this release's events do not tell media and salts apart"
-	case !r.EventsIncludeMedia && len(p.Media) > 0:
-		return p.Media[0].Offset, "this release's events do not tell media and salts apart"
-	case m.Server.Dynamo():
-	case r.TakesExtraKey && extra.Exists() && extra.Type != gjson.Null && extra.Raw != `""`:
-		return 0, "SGLang's events do not tell an extra_key"
-	case !r.EventsIncludeSalt && p.Salt != "":
-		return 0, "this release's events do not tell salts apart"
-	case !r.EventsIncludeAdapter && lora != "":
-		return 0, "this release's events do not tell adapters apart"
-	}
-	return 0, ""
 }
 
 // Locals appends the prompt's local hashes for blocks of a form to dst. lora is an adapter's name or "".

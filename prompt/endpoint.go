@@ -16,7 +16,6 @@ import (
 type Draft struct {
 	Prompts []DraftPrompt
 	Salt    string // cache_salt
-	Reuse   Reuse
 	// MMKwargs and MediaIOKwargs are the request's own, as JSON; "" if it has none.
 	MMKwargs, MediaIOKwargs string
 	kwargs                  vision.Kwargs
@@ -72,9 +71,6 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 	d := &Draft{done: ctx.Done()}
 	if !m.opt.Dialect.OtherAPIs && endpoint != ChatEndpoint && endpoint != CompletionsEndpoint {
 		return nil, ErrEndpoint
-	}
-	if m.opt.Dialect.Reuse != nil {
-		d.Reuse = m.opt.Dialect.Reuse(endpoint, req)
 	}
 	if slices.ContainsFunc(m.opt.Dialect.Unread, func(key string) bool { return given(req.Fields[key]) }) {
 		return nil, ErrField

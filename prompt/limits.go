@@ -61,16 +61,22 @@ func (m *Model) whole(endpoint string, req *body.Request, d *Draft) int {
 	return d.limit
 }
 
-// truncation reads a response's truncation, else truncate_prompt_tokens and truncation_side.
-func (m *Model) truncation(endpoint string, req *body.Request, d *Draft) error {
-	v := req.Fields["truncate_prompt_tokens"]
-	asked := v.Type == gjson.Number
+// Truncates reports whether a request asks the engine to leave out a part of its prompt if that is too long.
+func (d *Dialect) Truncates(endpoint string, req *body.Request) bool {
+	if d.Cut == CutNot || endpoint == MessagesEndpoint { // it lacks the fields
+		return false
+	}
 	if endpoint == ResponsesEndpoint {
 		mode, given := req.Fields["truncation"]
-		asked = given && mode.String() != "disabled"
+		return given && mode.String() != "disabled"
 	}
+	return req.Fields["truncate_prompt_tokens"].Type == gjson.Number
+}
+
+// truncation reads a response's truncation, else truncate_prompt_tokens and truncation_side.
+func (m *Model) truncation(endpoint string, req *body.Request, d *Draft) error {
 	switch {
-	case !asked || m.opt.Dialect.Cut == CutNot:
+	case !m.opt.Dialect.Truncates(endpoint, req):
 		return nil
 	case m.opt.Dialect.Cut == CutUnknown:
 		return ErrTruncation
@@ -78,7 +84,7 @@ func (m *Model) truncation(endpoint string, req *body.Request, d *Draft) error {
 		d.truncate = m.whole(endpoint, req, d)
 		return nil
 	}
-	n, side := v.Int(), req.Fields["truncation_side"]
+	n, side := req.Fields["truncate_prompt_tokens"].Int(), req.Fields["truncation_side"]
 	switch {
 	case n == -1:
 		n = int64(m.whole(endpoint, req, d))

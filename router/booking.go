@@ -117,7 +117,7 @@ func (x *planner) groupPromptOf(group int) groupPrompt {
 	return groupPrompt{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: x.shaped, keyed: x.keyed(rd),
 		class: keys.class, form: keys.form, unit: keys.unit(), prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
 		images:          slices.Clone(keys.images),
-		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
+		multiplePrompts: rd.facts.Several, mayBypassCache: rd.facts.Reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices))), own: min(keys.own, certain),
 		tokens: x.tokens(group), estimate: keys.recalled.Estimate, watching: x.watchingOf(group)}
 }
@@ -279,7 +279,7 @@ func (x *planner) setSession(group int) {
 	named := x.mem.blocks[group].class.sessions
 	if !x.steers {
 		named = slices.ContainsFunc(x.model.classes, func(c servedClass) bool { return c.sessions })
-	} else if x.reading(group).err != nil && !x.recalls(group) {
+	} else if _, looksUp := x.remembers(group); !looksUp && x.reading(group).err != nil {
 		return
 	}
 	x.session = sessionOf(x.mem.req.Fields, x.req.Session)

@@ -130,7 +130,7 @@ func (x *planner) addCandidates(group int) {
 	if rd.err != nil && tokens == 0 {
 		tokens = s.longest
 	}
-	looked := rd.reuse != prompt.Recomputed
+	looked := rd.facts.Reuse != prompt.Recomputed
 	s.match(x, keys, looked, max(0, tokens-1)/size)
 	from := len(s.candidates)
 	s.reach.Reset()
@@ -447,9 +447,6 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks) {
 	default:
 		d.Why = "no block held"
 	}
-	if rd.reuse == prompt.Recomputed {
-		d.Why = "the engine bypasses its cache for this request"
-	}
 	d.Partial = x.opt.Index.Partial(x.chosen.ID) || rd.computed != nil && best.Exact <= keys.own*keys.form.Size
 	if d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
@@ -458,10 +455,13 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks) {
 	if d.UpperBound && d.CachedTokens > 0 {
 		d.Why = "an upper bound: the events do not say all that a hit needs"
 	}
-	if rd.reuse == prompt.Perhaps && d.CachedTokens > 0 {
+	if rd.facts.Reuse == prompt.Perhaps && d.CachedTokens > 0 {
 		d.Why = "an upper bound: the engine may read no cache for this request"
 	}
 	if !rd.prompt.Exact {
 		d.Why = rd.prompt.Why
+	}
+	if rd.facts.Reuse == prompt.Recomputed {
+		d.Why = "the engine bypasses its cache for this request"
 	}
 }

@@ -96,18 +96,15 @@ func (r *recalled) agrees(computed []uint64) bool {
 	return slices.Equal(r.Blocks[:n], computed[:n])
 }
 
-// recalls reports whether a request is looked up in the memory, and remembered, for a group: no rule reads it to its end.
-func (x *planner) recalls(group int) bool {
+// remembers reports whether a request is remembered for a group, and whether it is looked up too: no rule reads it to its end. One that
+// rules read is remembered while events have not proved these: if events contradict them, the next such request is found.
+func (x *planner) remembers(group int) (remembers, looksUp bool) {
 	rd := x.reading(group)
-	return x.learning != nil && rd.reuse != prompt.Recomputed && !rd.multiplePrompts && !rd.refused() && (rd.err != nil || !rd.prompt.Exact)
-}
-
-// remembersOnly reports whether a request is remembered for a group although rules read it to its end: events have not proved these yet.
-// If events contradict them, the next such request is looked up in the memory and found.
-func (x *planner) remembersOnly(group int) bool {
-	rd := x.reading(group)
-	return x.learning != nil && rd.err == nil && rd.reuse != prompt.Recomputed && !rd.multiplePrompts &&
-		x.mem.blocks[group].standing.Unproven(rd.prompt, x.shaped, x.keyed(rd))
+	if x.learning == nil || rd.facts.Reuse == prompt.Recomputed || rd.facts.Several || rd.facts.Ambiguous(false) != "" || rd.refused() {
+		return false, false
+	}
+	looksUp = rd.err != nil || !rd.prompt.Exact
+	return looksUp || x.mem.blocks[group].standing.Unproven(rd.prompt, x.shaped, x.keyed(rd)), looksUp
 }
 
 // stepAside cuts a group's prompt where a rule begins to matter that has stepped aside for its workers. The cut reading replaces the whole
@@ -149,19 +146,23 @@ func (x *planner) recall(group int) {
 	keys := &x.mem.blocks[group]
 	r := &keys.recalled
 	keys.own = len(keys.locals)
-	recalls := x.recalls(group)
-	if !recalls && !x.remembersOnly(group) {
+	remembers, looksUp := x.remembers(group)
+	if !remembers {
 		return
 	}
 	if len(x.mem.paths.In(learned.Written).Steps) == 0 {
 		x.learning.paths().Read(&x.mem.paths, learned.Head{Endpoint: x.req.Path, Model: x.model.Name, Adapter: x.adapter,
 			Tenant: x.req.Tenant}, &x.mem.body, &x.mem.req)
 	}
-	r.teach = learnedClass(x.model.Name, keys.class.Name, keys.form)
-	order := x.learning.memory.Order(r.teach)
+	class := learnedClass(x.model.Name, keys.class.Name, keys.form)
+	order, facts := x.learning.memory.Order(class), &x.reading(group).facts
 	r.path = x.mem.paths.In(order)
+	if facts.Ambiguous(len(r.path.Media) > 0) != "" {
+		return
+	}
+	r.teach = class
 	x.learning.sizes.Fill(r.teach, r.path)
-	if !recalls {
+	if !looksUp {
 		return
 	}
 	r.class = r.teach
@@ -169,9 +170,12 @@ func (x *planner) recall(group int) {
 	if !r.agrees(keys.locals) { // such as a URL that shows another image now
 		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
 	}
+	if facts.Truncated && r.Tokens == 0 { // one that goes on begins elsewhere
+		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
+	}
 	p, path, known := x.reading(group).prompt, r.path, 0
-	if r.Asked > 0 {
-		known = r.Asked*keys.form.Size + keys.form.Size/2
+	if r.Learned > 0 {
+		known = r.Learned*keys.form.Size + keys.form.Size/2
 	}
 	if cut := len(p.Media) - 1; cut >= 0 && cut < len(path.Media) && p.Media[cut].Length == 0 && len(p.IDs) > known {
 		known, r.Steps = len(p.IDs), path.Media[cut].Step

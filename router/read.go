@@ -13,7 +13,6 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -83,16 +82,15 @@ func (m *servedModel) classOf(w *fleet.Worker) int {
 
 // reading is a request as one kind of engine reads it.
 type reading struct {
-	needed          bool // workers of its classes exist
-	edits           []body.Edit
-	model           *engine.Model  // that reads it
-	prompt          *engine.Prompt // the longest one, since all prompts of a request share a worker; if err is set, an empty one
-	computed        *engine.Prompt // as prompt, by the rules that have stepped aside; nil: none has
-	multiplePrompts bool           // there are several prompts
-	reuse           prompt.Reuse
-	engineTokens    int // prompt tokens that the engine will report; 0: not known
-	err             error
-	panicked        any
+	needed       bool // workers of its classes exist
+	edits        []body.Edit
+	model        *engine.Model  // that reads it
+	prompt       *engine.Prompt // the longest one, since all prompts of a request share a worker; if err is set, an empty one
+	computed     *engine.Prompt // as prompt, by the rules that have stepped aside; nil: none has
+	facts        engine.Facts   // valid even with an error
+	engineTokens int            // prompt tokens that the engine will report; 0: not known
+	err          error
+	panicked     any
 }
 
 // refused reports whether the engine will answer with an error.
@@ -129,12 +127,12 @@ func (x *planner) read(ctx context.Context) {
 
 func (rd *reading) read(ctx context.Context, m *engine.Model, path, adapter string, req *body.Request) {
 	prompts, err := m.Read(ctx, path, adapter, req)
-	rd.model, rd.edits = m, prompts.Edits
+	rd.model, rd.edits, rd.facts = m, prompts.Edits, prompts.Facts
 	if err != nil {
 		rd.err, rd.prompt = err, &engine.Prompt{Why: err.Error()}
 		return
 	}
-	rd.prompt, rd.multiplePrompts, rd.reuse = &prompts.List[0], len(prompts.List) > 1, prompts.Reuse
+	rd.prompt = &prompts.List[0]
 	exact := true
 	for i := range prompts.List {
 		one := &prompts.List[i]

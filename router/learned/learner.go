@@ -464,5 +464,6 @@ func (x *watched) taught() Taught {
 	if x.report.Prompt >= 0 {
 		t.Prompt, t.Tokens = x.report.Prompt/x.Size, x.report.Prompt
 	}
+	t.Chain = t.Chain[:min(t.Prompt, len(t.Chain))]
 	return t
 }

@@ -9,9 +9,12 @@ import (
 // Memory remembers which blocks the engines made of the beginnings of requests. It is a tree of paths; a node is where a request ended
 // or where two requests parted. Of each node it knows the leading blocks of all prompts that begin so:
 //
-//	a request ended here       all blocks of its prompt, and those of the answer if an answer follows
+//	a request ended here       all blocks of its prompt
 //	two requests parted here   what their blocks have in common
 //	a request passed through   not known: an estimate by its share of the steps
+//
+// Nothing is remembered of an answer: a client may send another one back than was generated, and even the same text may become other
+// tokens. Its blocks are known once they are of a prompt.
 //
 // Blocks that two prompts share are stored once. A memory is bounded in bytes, and forgets what was not used for longest. It is safe for
 // concurrent use.
@@ -60,7 +63,7 @@ type Stats struct {
 // root is the node before all paths of a class.
 type root struct {
 	node
-	dropped int // answers that were not in the prompts that followed them, less those that were; within ±maxDropped
+	cut bool // the last block of a prompt was not in one that goes on with an answer, such as where templates leave out <think>
 	// mediaFirst counts prompts that show that a message's media come first, less those that show the contrary; 0 to maxOrdered.
 	mediaFirst int
 }
@@ -68,11 +71,6 @@ type root struct {
 func (r *root) order() Order { return r.mediaFirst > 0 }
 
 const maxOrdered = 8
-
-const (
-	maxDropped = 8
-	fewDropped = 3 // this number may be by chance: an answer's text may become other tokens
-)
 
 // edge leads to a node: its parent, and the low bits of its first step's number.
 type edge struct {
@@ -100,10 +98,9 @@ type node struct {
 
 // ending is what is known of the request whose path is a node's.
 type ending struct {
-	own    []uint64 // its chain: the first from blocks of the node's, and these
+	own    []uint64 // its prompt's chain: the first from blocks of the node's, and these
 	from   int32
-	prompt int32 // blocks of the chain that are the prompt's; the others are the answer's
-	tokens int32 // of the prompt
+	tokens int32 // of the prompt; 0: not known
 }
 
 const (
@@ -178,10 +175,9 @@ type Prompt struct {
 	Learned int      // how many of them are certain
 	Steps   int      // of the request's path, whose beginning those are
 	Reach   int      // steps that Blocks are of; beyond Steps they are an estimate
-	Asked   int      // of Learned, those that these steps became; the others are of an answer that follows them
 	Tokens  int      // of the prompt, if this very request was seen before; else 0
-	// Estimate: the request goes on for some time as another one did, so that more than Learned may be in its prompt, and Blocks is an
-	// estimate.
+	// Estimate: Blocks is an estimate. The request goes on for some time as another one did, or with an answer that may be the one
+	// that was generated, so that more than Learned may be cached; or how long its prompt is was not reported.
 	Estimate bool
 }
 
@@ -222,7 +218,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 			break
 		}
 		if equal < len(n.steps) {
-			last.certain(p.Steps, at, root.dropped < fewDropped, out)
+			last.certain(p.Steps, at, root.cut, out)
 			n.estimate(m.sizes.weigh(class, p.Steps[at:at+equal]), out)
 			out.Reach = at + equal
 			m.use(n)
@@ -230,12 +226,11 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 		}
 		last, at = n, at+equal
 	}
-	last.certain(p.Steps, at, root.dropped < fewDropped, out)
+	last.certain(p.Steps, at, root.cut, out)
 	if e := last.ending; at == len(p.Steps) && e != nil {
-		out.Tokens = int(e.tokens)
-	} else {
-		// Its end may be that of a longer one's beginning: then the last block may not be whole.
-		out.Estimate = !slices.ContainsFunc(p.Steps[at:], func(s Step) bool { return s.Media || s.Bytes > 0 })
+		out.Tokens, out.Estimate = int(e.tokens), e.tokens == 0
+	} else if !slices.ContainsFunc(p.Steps[at:], func(s Step) bool { return s.Media || s.Bytes > 0 }) {
+		out.Estimate = true // its end may be that of a longer one's beginning: then the last block may not be whole
 	}
 	m.use(last)
 }
@@ -258,27 +253,22 @@ func (m *Memory) follow(from *node, steps []Step) (n *node, equal int) {
 
 func low(s Step) uint16 { return uint16(s.Number[1]) }
 
-// certain sets out to the blocks of a path whose first steps end at the node. answers: those of the class are in the prompts that follow
-// them, as they were generated. Templates of reasoning models leave out what the answer had of it.
-func (n *node) certain(steps []Step, at int, answers bool, out *Prompt) {
+// certain sets out to the blocks of a path whose first steps end at the node. cut: see root.
+func (n *node) certain(steps []Step, at int, cut bool, out *Prompt) {
 	e, blocks, rest := n.ending, max(int(n.common), 0), steps[at:]
 	out.Steps, out.Reach = at, at
+	if e != nil && len(rest) > 0 {
+		out.Estimate = rest[0].Answer || n.common < 0
+	}
 	if e == nil || n.common >= 0 && len(rest) > 0 {
-		out.Blocks, out.Learned, out.Asked = n.chain(out.Blocks, blocks), blocks, blocks
+		out.Blocks, out.Learned = n.chain(out.Blocks, blocks), blocks
 		return
 	}
-	switch {
-	case len(rest) == 0:
-		blocks = int(e.prompt)
-	case rest[0].Answer && answers:
-		blocks = e.length()
-	case rest[0].Answer:
-		blocks = int(e.prompt)
-	default:
-		blocks = max(int(e.prompt)-1, 0) // what asks for an answer, at the prompt's end, is not in one that goes on without
+	blocks = e.length()
+	if len(rest) > 0 && (cut || !rest[0].Answer) { // what asks for an answer, at the prompt's end, is not in one that goes on without
+		blocks = max(blocks-1, 0)
 	}
-	out.Blocks = append(n.chain(out.Blocks, min(blocks, int(e.from))), e.own[:max(0, blocks-int(e.from))]...)
-	out.Learned, out.Asked = blocks, min(blocks, int(e.prompt))
+	out.Blocks, out.Learned = append(n.chain(out.Blocks, min(blocks, int(e.from))), e.own[:max(0, blocks-int(e.from))]...), blocks
 }
 
 // estimate replaces the certain blocks of out by those of the node, if a path that leaves it after steps of some weight probably has more.
@@ -288,12 +278,12 @@ func (n *node) estimate(weight int32, out *Prompt) {
 	if n.common >= 0 {
 		reach = int(n.common)
 	} else if n.ending != nil {
-		reach = int(n.ending.prompt)
+		reach = n.ending.length() - 1 // see certain
 	}
-	if likely := int(n.from) + int(float64(max(0, reach-int(n.from)))*float64(weight)/float64(max(n.weight, weight,
-		1))); likely > len(out.Blocks) {
+	known := len(out.Blocks)
+	if likely := known + int(float64(max(0, reach-known))*float64(weight)/float64(max(n.weight, weight, 1))); likely > known {
 		out.Blocks = n.chain(out.Blocks[:0], likely)
-		out.Learned, out.Asked = min(out.Learned, int(n.from)), min(out.Asked, int(n.from))
+		out.Learned = min(out.Learned, int(n.from))
 	}
 }
 
@@ -319,14 +309,15 @@ type Lesson struct {
 
 // Taught is a prompt that an engine made of a request.
 type Taught struct {
-	Chain  []uint64 // local hashes of its leading blocks, and of the answer's behind them
-	Prompt int      // how many of them are of the prompt; -1: not known
+	Chain  []uint64 // local hashes of its leading blocks; of those that follow the prompt's nothing is remembered
+	Prompt int      // how many of them are of the prompt
 	Tokens int      // of the prompt
 	Size   int      // tokens in a block; 0: not known
 }
 
 // Teach records what an engine made of a request, and reports whether that says more than was remembered. It keeps nothing of l.
 func (m *Memory) Teach(l *Lesson) (news bool) {
+	l.Taught.Chain = l.Taught.Chain[:max(0, min(l.Taught.Prompt, len(l.Taught.Chain)))]
 	if len(l.Path.Steps) == 0 || len(l.Taught.Chain) == 0 {
 		return false
 	}
@@ -364,7 +355,6 @@ func (m *Memory) root(class uint32) *root {
 
 func (m *Memory) teach(l *Lesson) (news bool) {
 	p, t, before := &l.Path, l.Taught, m.changes
-	t.Prompt = min(t.Prompt, len(t.Chain))
 	root := m.root(l.Class)
 	if root == nil {
 		m.stats.NoRoom++
@@ -374,8 +364,8 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 	same := 0             // leading blocks of last's chain that the prompt has
 	known := len(t.Chain) // of the prompt, by the path
 	for at := 0; at < len(p.Steps); {
-		if e := last.ending; e != nil && last.children == 0 && p.Steps[at].Answer && min(t.Prompt, e.length()) > int(e.prompt) {
-			root.noteAnswer(e.shared(t.Chain, same) - int(e.prompt))
+		if e := last.ending; e != nil && last.children == 0 && p.Steps[at].Answer && e.shared(t.Chain, same) == e.length()-1 {
+			root.cut = true
 		}
 		n, equal := m.follow(last, p.Steps[at:])
 		if n != nil && equal == 0 {
@@ -403,15 +393,6 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 	m.use(last)
 	m.forget(last)
 	return m.changes != before
-}
-
-// noteAnswer notes how many blocks of an answer are in the prompt that goes on from it; less than 0: it is another prompt anyway.
-func (r *root) noteAnswer(blocks int) {
-	if blocks > 0 {
-		r.dropped = max(r.dropped-1, -maxDropped)
-	} else if blocks >= -1 {
-		r.dropped = min(r.dropped+1, maxDropped)
-	}
 }
 
 // noteOrder compares a prompt with those whose media are the same behind other texts, or whose texts are before other media. If it has
@@ -565,28 +546,25 @@ func (m *Memory) split(n *node, steps []Step, weight int32) *node {
 
 // endAt records that a path ended at a node, of whose chain its prompt has the first same blocks.
 func (m *Memory) endAt(n *node, same int, t Taught) {
-	e := ending{prompt: int32(t.Prompt), tokens: int32(t.Tokens)}
+	e := ending{tokens: int32(t.Tokens)}
 	if old := n.ending; old != nil {
-		agreed, known := old.shared(t.Chain, same), min(int(old.prompt), t.Prompt) // with the earlier request
+		agreed, known := old.shared(t.Chain, same), min(old.length(), len(t.Chain)) // with the earlier request
 		if n.isStray(agreed, known) {
 			return
 		}
 		if 2*agreed >= known {
-			e.prompt = min(old.prompt, int32(agreed))
+			t.Chain, same = t.Chain[:agreed], min(same, agreed)
 		}
 		if agreed < known {
 			m.stats.Lowered++ // the same request became two prompts, such as by a date in the template
 		}
-	}
-	if e.prompt < 0 {
-		return
 	}
 	if n.children > 0 {
 		m.part(n, same)
 	} else {
 		n.common = min(n.common, int32(same)) // others parted here that are forgotten
 	}
-	if old := n.ending; old == nil || old.prompt != e.prompt || old.tokens != e.tokens || old.length() != len(t.Chain) ||
+	if old := n.ending; old == nil || old.tokens != e.tokens || old.length() != len(t.Chain) ||
 		same < int(old.from) || common(old.own, t.Chain[old.from:]) < len(old.own) {
 		m.changes++
 	}

@@ -119,51 +119,67 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// The answer is in the prompt that goes on with it.
+// A prompt that goes on with an answer is known up to there, as an estimate, whatever earlier answers became: only a prompt that was seen
+// says which answer its client gave back. Where templates leave out the end of the prompt before, as they do <think>, it is a block less.
 func TestAnswer(t *testing.T) {
-	m, first := NewMemory(1<<20, new(Sizes)), request{[]int{1, 2}}
-	answer := tokensOf(-3)
-	tokens := append(append(tokensOf(1), tokensOf(2)...), tail, tail+1)
-	m.Teach(&Lesson{1, *first.path(),
-		Taught{Chain: chainOf(append(slices.Clone(tokens), answer...)), Prompt: len(tokens) / 16, Tokens: len(tokens)}})
-	var p Prompt
-	m.Recall(1, request{[]int{1, 2, -3, 4}}.path(), &p)
-	if p.Learned != (len(tokens)+len(answer))/16 || p.Estimate {
-		t.Errorf("%d blocks behind an answer, want %d", p.Learned, (len(tokens)+len(answer))/16)
+	for _, c := range []struct {
+		name   string
+		before []string // what became of the answers of earlier conversations
+		cut    bool
+	}{
+		{"the first", nil, false},
+		{"kept ones before", []string{"kept", "kept", "kept", "kept", "kept"}, false},
+		{"replaced ones before", []string{"replaced", "replaced", "replaced", "replaced", "replaced"}, false},
+		{"both in turn", []string{"kept", "kept", "replaced", "kept", "kept", "replaced"}, false},
+		{"the prompt's end is left out", []string{"kept", "cut", "kept"}, true},
+	} {
+		m, p := NewMemory(1<<20, new(Sizes)), Prompt{}
+		turns := func(i int) (first, second request) {
+			return request{[]int{1, 10 + i}}, request{[]int{1, 10 + i, -300 - i, 60 + i}}
+		}
+		for i, what := range append(c.before, "asked") {
+			first, second := turns(i)
+			asked, answer := first.prompt(), append(tokensOf(-100-i), tokensOf(-200-i)...)
+			for len(asked)%16 != 1 { // the prompt's last block has all but one token of what asks for an answer
+				asked = append([]int{0}, asked...)
+			}
+			m.Teach(&Lesson{1, *first.path(),
+				Taught{Chain: chainOf(append(slices.Clone(asked), answer...)), Prompt: len(asked) / 16, Tokens: len(asked)}})
+			m.Recall(1, second.path(), &p)
+			want := len(asked) / 16
+			if c.cut && i > 1 {
+				want--
+			}
+			if len(p.Blocks) != want || !p.Estimate || p.Learned != want {
+				t.Errorf("%s, conversation %d: %d blocks behind an answer (%d certain, estimate: %t), want %d as an estimate", c.name, i,
+					len(p.Blocks), p.Learned, p.Estimate, want)
+			}
+			tokens := slices.Clone(asked)
+			switch what {
+			case "kept":
+				tokens = append(tokens, answer...)
+			case "replaced":
+				tokens = append(tokens, tokensOf(-400-i)...)
+			case "cut":
+				tokens = append(tokens[:len(tokens)-2], tokensOf(-400-i)...)
+			}
+			tokens = append(tokens, tokensOf(60+i)...)
+			m.Teach(&Lesson{1, *second.path(), Taught{Chain: chainOf(tokens), Prompt: len(tokens) / 16, Tokens: len(tokens)}})
+			m.Recall(1, second.path(), &p)
+			if p.Learned != len(tokens)/16 || p.Estimate {
+				t.Errorf("%s, conversation %d once more: %d blocks, want %d", c.name, i, p.Learned, len(tokens)/16)
+			}
+		}
 	}
+	m, first, p := NewMemory(1<<20, new(Sizes)), request{[]int{1, 2}}, Prompt{}
+	first.teach(m, nil)
 	m.Recall(1, request{[]int{1, 2, 4}}.path(), &p)
-	if p.Learned > len(tokens)/16-1 {
-		t.Errorf("%d blocks without it, want %d", p.Learned, len(tokens)/16-1)
+	if n := len(first.prompt())/16 - 1; p.Learned != n || !p.Estimate {
+		t.Errorf("%d blocks without an answer, want %d as an estimate", p.Learned, n)
 	}
 	m.Recall(2, first.path(), &p)
 	if p.Learned != 0 || len(p.Blocks) != 0 {
 		t.Errorf("%+v for another class of engines", p)
-	}
-}
-
-// Where what an answer had is not in the prompts that go on, as reasoning is not, it is no longer expected there; and again where it is.
-func TestAnswerLeftOut(t *testing.T) {
-	m, kept := NewMemory(1<<20, new(Sizes)), false
-	var p Prompt
-	for i := range 40 {
-		if i == 20 {
-			kept = true
-		}
-		asked := request{[]int{1, 10 + i}}
-		answer := append(tokensOf(-100-i), tokensOf(-200-i)...)
-		asked.teach(m, answer)
-		goesOn := request{[]int{1, 10 + i, -300 - i, 60 + i}}
-		m.Recall(1, goesOn.path(), &p)
-		before := len(asked.prompt()) / 16
-		certain := i < 3 || i > 3 && i < 20 || i > 30
-		if expected := p.Learned > before; certain && expected != (i < 3 || kept) {
-			t.Errorf("conversation %d: %d blocks, its first request has %d", i, p.Learned, before)
-		}
-		tokens := goesOn.prompt()
-		if kept {
-			tokens = append(append(asked.prompt(), answer...), tokensOf(60+i)...)
-		}
-		m.Teach(&Lesson{1, *goesOn.path(), Taught{Chain: chainOf(tokens), Prompt: len(tokens) / 16, Tokens: len(tokens)}})
 	}
 }
 

@@ -113,9 +113,17 @@ func (w *worker) end(id string, prompt, output int) {
 }
 
 // tally compares predictions with what an engine found.
-type tally struct{ learned, equal, within, above, estimates, estimatesAbove, cold, missed int }
+type tally struct {
+	learned, equal, above     int // predictions called learned; within: a block too low
+	within                    int
+	estimates, estimatesAbove int
+	cold, missed              int
+}
 
-func (c *tally) add(t *testing.T, id string, size, predicted, certain, cached int) {
+func (c *tally) add(t *testing.T, id string, size, predicted, certain, cached, prompt int) {
+	if predicted > prompt {
+		t.Errorf("%s: predicted %d tokens of a prompt of %d", id, predicted, prompt)
+	}
 	switch {
 	case predicted == 0 && cached == 0:
 		c.cold++
@@ -131,11 +139,11 @@ func (c *tally) add(t *testing.T, id string, size, predicted, certain, cached in
 		switch d := predicted - cached; {
 		case d == 0:
 			c.equal++
-		case d > size:
+		case d > 0:
 			c.above++
 			fallthrough
 		default:
-			if d == size || d == -size {
+			if d == -size {
 				c.within++
 			}
 			if testing.Verbose() {
@@ -146,7 +154,7 @@ func (c *tally) add(t *testing.T, id string, size, predicted, certain, cached in
 }
 
 // TestRecordedHybrids: recordings of vLLM with several KV cache groups, read without tokenizer and template. What is called learned
-// equals the engine's count, or nearly always; it is never more than a block above it.
+// equals the engine's count, or nearly always, and is not above it; no prediction is of more than the prompt has.
 func TestRecordedHybrids(t *testing.T) {
 	checkHybrids(t, golden.Files(t, "../../indexer/stream/testdata/hybrid/*.jsonl.gz"))
 }
@@ -210,7 +218,7 @@ func checkHybrids(t *testing.T, files []string) {
 				open[*l.Req] = request{predicted, certain, len(ids)}
 			case l.Sched != nil:
 				r := open[*l.Sched]
-				c.add(t, *l.Sched, w.size, r.predicted, r.certain, l.Cached)
+				c.add(t, *l.Sched, w.size, r.predicted, r.certain, l.Cached, r.prompt)
 			case l.End != nil:
 				var output []uint32
 				_ = json.Unmarshal(l.Output, &output)
@@ -225,8 +233,9 @@ func checkHybrids(t *testing.T, files []string) {
 		all.sum(c)
 	}
 	t.Logf("%+v", all)
-	if all.learned < 100 || 100*all.equal < 98*all.learned || all.above > 0 {
-		t.Errorf("%d learned predictions, of which %d are equal and %d more than a block too high", all.learned, all.equal, all.above)
+	// Above: two by a block, of a model that drafts (EAGLE, vLLM 0.33).
+	if all.learned < 100 || 100*all.equal < 97*all.learned || all.above > all.learned/400 || all.estimatesAbove > all.estimates/100 {
+		t.Errorf("%+v: want 97 %% of those learned equal and none too high, and of 1 %% of the estimates", all)
 	}
 }
 
@@ -276,7 +285,7 @@ func TestConformanceSequences(t *testing.T) {
 					predicted, certain = w.request(id, s.Endpoint, string(s.Request))
 				}
 				if ok {
-					c.add(t, id, w.size, predicted, certain, *s.Usage.Details.Cached)
+					c.add(t, id, w.size, predicted, certain, *s.Usage.Details.Cached, s.Usage.Prompt)
 				}
 				for _, f := range s.Frames {
 					payload, err := base64.StdEncoding.DecodeString(f[2])
@@ -294,7 +303,7 @@ func TestConformanceSequences(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", all)
-	if all.learned < 15 || 100*all.equal < 98*all.learned || all.above > 0 {
-		t.Errorf("%d learned predictions, of which %d are equal and %d more than a block too high", all.learned, all.equal, all.above)
+	if all.learned < 10 || all.equal < all.learned {
+		t.Errorf("%+v: want at least 10 that are learned, and all of them equal", all)
 	}
 }

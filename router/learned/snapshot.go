@@ -42,7 +42,7 @@ func (m *Memory) Snapshot(most int) []byte {
 			b = append(b, 0)
 		} else {
 			b = appendChain(append(b, 1), e.from, e.own)
-			b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(e.prompt)), uint64(e.tokens))
+			b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(e.length())), uint64(e.tokens))
 		}
 		if len(b) > most {
 			return b[:before]
@@ -183,11 +183,9 @@ func (r *snapshotReader) node(n *node) {
 	}
 	e := new(ending)
 	e.from, e.own = r.chain(n.length())
-	e.prompt = int32(r.Number(e.length()))
+	prompt := int32(r.Number(e.length())) // release 0.1.0 remembers the answer's blocks behind the prompt's
+	e.from, e.own = min(e.from, prompt), e.own[:max(0, prompt-e.from)]
 	e.tokens = int32(r.Number(MaxTokens))
-	if n.common < 0 && int(e.prompt) > n.length() {
-		r.Fail(errSnapshot)
-	}
 	n.ending = e
 }
 

@@ -163,7 +163,7 @@ func TestAwait(t *testing.T) {
 	b.Clear()
 	b.Await()
 	for range mostAwaiting / MaxSteps {
-		b.Teach(&Lesson{1, Path{Steps: make([]Step, MaxSteps)}, Taught{Chain: []uint64{1}}})
+		b.Teach(&Lesson{1, Path{Steps: make([]Step, MaxSteps)}, Taught{Chain: []uint64{1}, Prompt: 1}})
 		if b.steps > mostAwaiting {
 			t.Fatalf("%d steps and blocks are kept", b.steps)
 		}
