@@ -245,7 +245,7 @@ var unbounded = map[string]string{
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
 		indexer.Index.vacant app/serve.askingFinder.known app/serve.askingFinder.workers workers/discover.poolFollower.pods
 		indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots workers/fleet.Worker.adapters
-		app/admin.Facts.Unresolved workers/fleet.state.byAddr workers/fleet.state.byModel workers/fleet.state.byStableName workers/fleet.state.encode workers/fleet.Fleet.paces app/registry.Set.members app/registry.Set.excluded workers/probe.Prober.known`,
+		workers/fleet.state.byAddr workers/fleet.state.byModel workers/fleet.state.byStableName workers/fleet.state.encode workers/fleet.Fleet.paces app/registry.Set.members app/registry.Set.excluded workers/probe.Prober.known`,
 	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +
 		"router/audit.Standing.byWorker router/audit.Auditor.streams",
 	"one line for each rule, written at once":    "router/audit.Class.unsaid",

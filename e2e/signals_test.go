@@ -129,7 +129,7 @@ func TestSignalsInPrometheus(t *testing.T) {
 		t.Errorf("only %d expressions", asked)
 	}
 	alerts, err := query(`ALERTS{alertstate="firing"}`)
-	planted := map[string]bool{"SightlineAuditDiffers": true, "SightlineProbeDiffers": true}
+	planted := map[string]bool{"SightlineFinding": true, "SightlineFindingError": true}
 	for _, a := range alerts {
 		if !planted[a.Get("metric.alertname").Str] {
 			t.Errorf("%s is heard, and nothing of it was planted", a)

@@ -75,6 +75,7 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 	}
 	id := e.GetRequest().GetRequestHeaders()[HeaderID]
 	if id == "" || len(id) > maxID {
+		s.stray(kind, e)
 		s.metrics.entries.WithLabelValues("no decision id").Inc()
 		return
 	}
@@ -90,7 +91,7 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 		details := e.GetResponse().GetResponseCodeDetails()
 		o.Answered = details == "via_upstream"
 		o.Denied = o.Addr != "" && strings.HasPrefix(details, "rbac_access_denied") // with an address: not by a filter before the choice
-		o.Cut = brokeOff(common.GetResponseFlags())
+		o.Cut, o.Fault = brokeOff(common.GetResponseFlags()), flagsOf(common.GetResponseFlags())
 		o.FirstByte = common.GetTimeToFirstUpstreamRxByte().AsDuration()
 		readUsage(common.GetMetadata(), &o)
 	}

@@ -31,7 +31,20 @@ type conn struct {
 	net.Conn
 	remote *remote
 	server *Server
+	read   bool // the first bytes
 	once   sync.Once
+}
+
+// Read notes a TLS handshake where none is expected: gRPC only closes such a connection.
+func (c *conn) Read(b []byte) (n int, err error) {
+	n, err = c.Conn.Read(b)
+	if !c.read && n > 0 {
+		c.read = true
+		if c.server.opt.TLS == nil && b[0] == 0x16 { // the type of a handshake's record; HTTP/2 begins with "PRI"
+			c.server.refusedCall(c.remote, "connections", "TLS, and listen has none (tls)")
+		}
+	}
+	return n, err
 }
 
 type remote struct {

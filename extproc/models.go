@@ -38,5 +38,5 @@ func modelList(names []string, created int64) *extprocv3.ProcessingResponse {
 	for _, n := range names {
 		list.Data = append(list.Data, model{n, "model", created, "sightline"})
 	}
-	return immediate(http.StatusOK, list, "sightline_models")
+	return immediate(http.StatusOK, list, ourDetails+"models")
 }

@@ -26,7 +26,7 @@ func (t *streamSettings) refusal(path string, d router.Decision) encoded {
 		headers = append(headers, header("retry-after", "1"))
 	}
 	body := errorBody(path, code, d.Refuse.Message)
-	return t.metadata(d).appendTo(encode(immediate(code, body, "sightline_refused", headers...)))
+	return t.metadata(d).appendTo(encode(immediate(code, body, ourDetails+"refused", headers...)))
 }
 
 // errorBody returns a refusal as the API of a path writes its errors: Anthropic's below /v1/messages, as vLLM 0.32's

@@ -43,6 +43,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -117,15 +118,18 @@ type Options struct {
 
 // Server serves Envoy on one listener: ext_proc, access logs, endpoint discovery and gRPC health checks.
 type Server struct {
-	decide   Decide
-	observe  Observe
-	opt      Options
-	log      *zap.Logger                                  // sampled: each message once a minute
-	models   atomic.Pointer[extprocv3.ProcessingResponse] // nil: workers answer for themselves
-	metrics  *metrics
-	outcomes *outcomeFilter
-	sources  atomic.Uint64 // number of connections so far
-	lists    atomic.Int32  // whether gateways take a list of endpoints: listsUnknown, listsWork or listsFail
+	decide     Decide
+	observe    Observe
+	opt        Options
+	log        *zap.Logger                                  // sampled: each message once a minute
+	models     atomic.Pointer[extprocv3.ProcessingResponse] // nil: workers answer for themselves
+	metrics    *metrics
+	outcomes   *outcomeFilter
+	strays     *recent[Stray]
+	refusals   *recent[RefusedCall]
+	anyRefused atomic.Bool
+	sources    atomic.Uint64 // number of connections so far
+	lists      atomic.Int32  // whether gateways take a list of endpoints: listsUnknown, listsWork or listsFail
 
 	// bodyBytes is the bytes of bodies in memory, maxBodyBytes its limit: beyond it requests are answered with 503, so that a burst
 	// of large uploads cannot exhaust memory; no client can take all of it. What gRPC has received of an incomplete message does not
@@ -188,14 +192,16 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		log:          repeat.Once(opt.Log, sampledPeriod),
 		metrics:      m,
 		outcomes:     newOutcomeFilter(maxSeenOutcomes),
+		strays:       &recent[Stray]{},
+		refusals:     &recent[RefusedCall]{},
 		bodyBytes:    fair.Shared(bodiesAtOnce*int64(opt.MaxBody), 0),
 		maxBodyBytes: bodiesAtOnce * int64(opt.MaxBody),
 		moreTime:     encode(&extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(opt.EnvoyMayWait)}),
 		lingers:      lingers,
-		grpc:         newGRPC(opt, m),
 		health:       health.NewServer(),
 		stopping:     make(chan struct{}),
 	}
+	s.grpc = s.newGRPC()
 	s.SetModels(opt.Models)
 	extprocv3.RegisterExternalProcessorServer(s.grpc, s)
 	accesslogv3.RegisterAccessLogServiceServer(s.grpc, s)
@@ -226,11 +232,12 @@ func (s *Server) setReadiness(to healthpb.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-// loggedHandshakes logs why connections fail: an Envoy without TLS or with a certificate that has expired only says that it has no
+// loggedHandshakes notes why connections fail: an Envoy without TLS or with a certificate that has expired only says that it has no
 // healthy host.
 type loggedHandshakes struct {
 	credentials.TransportCredentials
-	log *zap.Logger
+	log    *zap.Logger
+	server *Server
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -239,24 +246,25 @@ func (l loggedHandshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.Aut
 	if err != nil && !errors.Is(err, io.EOF) {
 		l.log.Warn("a TLS handshake failed at listen: does the client speak TLS, and does each side trust the other's certificate?",
 			zap.Stringer("client", c.RemoteAddr()), zap.Error(err))
+		l.server.refusedCall(c.RemoteAddr(), "connections", "TLS: "+err.Error())
 	}
 	return secured, info, err
 }
 
 // Clone implements credentials.TransportCredentials.
 func (l loggedHandshakes) Clone() credentials.TransportCredentials {
-	return loggedHandshakes{l.TransportCredentials.Clone(), l.log}
+	return loggedHandshakes{l.TransportCredentials.Clone(), l.log, l.server}
 }
 
-func newGRPC(opt Options, m *metrics) *grpc.Server {
+func (s *Server) newGRPC() *grpc.Server {
 	creds := insecure.NewCredentials()
-	if opt.TLS != nil {
-		creds = loggedHandshakes{credentials.NewTLS(opt.TLS), repeat.Once(opt.Log, sampledPeriod)}
+	if s.opt.TLS != nil {
+		creds = loggedHandshakes{credentials.NewTLS(s.opt.TLS), repeat.Once(s.opt.Log, sampledPeriod), s}
 	}
 	return grpc.NewServer(
 		grpc.Creds(creds),
 		grpc.ForceServerCodecV2(codec{}),
-		grpc.MaxRecvMsgSize(opt.MaxBody+headroom),
+		grpc.MaxRecvMsgSize(s.opt.MaxBody+headroom),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.NumStreamWorkers(stackedIdle), // a new goroutine's stack would be copied four times while it grows, a tenth of a decision
@@ -264,7 +272,7 @@ func newGRPC(opt Options, m *metrics) *grpc.Server {
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.ReadBufferSize(readBuffer),
 		experimental.BufferPool(newFrames()),
-		grpc.StreamInterceptor(admit(opt.Admit, m)),
+		grpc.StreamInterceptor(s.admit),
 		grpc.ConnectionTimeout(connectionTime),
 		// An Envoy that vanished without a FIN is noticed within 40 s; one that pings often is tolerated. One that asks nothing for
 		// long is told to connect anew (GOAWAY), which costs no request.
@@ -273,21 +281,30 @@ func newGRPC(opt Options, m *metrics) *grpc.Server {
 	)
 }
 
-// admit returns an interceptor that requires a token, if known is not nil, and marks the connections of those who are admitted.
+// admit is an interceptor that requires a token, if Options.Admit is set, and marks the connections of those who are admitted.
 // Everything but health checks is a stream.
-func admit(known func(authorization string) bool, m *metrics) grpc.StreamServerInterceptor {
-	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-		if info.FullMethod == healthpb.Health_Watch_FullMethodName {
-			return handle(srv, stream)
-		}
-		given := append(metadata.ValueFromIncomingContext(stream.Context(), "authorization"), "")[0]
-		if known != nil && !known(given) {
-			m.errors.WithLabelValues("no token").Inc()
-			return status.Error(codes.Unauthenticated, "want authorization: Bearer, with a token of listen_token_file")
-		}
-		keep(stream.Context())
+func (s *Server) admit(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if info.FullMethod == healthpb.Health_Watch_FullMethodName {
 		return handle(srv, stream)
 	}
+	from, _ := peer.FromContext(stream.Context())
+	given := append(metadata.ValueFromIncomingContext(stream.Context(), "authorization"), "")[0]
+	if s.opt.Admit != nil && !s.opt.Admit(given) {
+		s.metrics.errors.WithLabelValues("no token").Inc()
+		why := "a token that is not in listen_token_file"
+		if given == "" {
+			why = "no token"
+		}
+		if from != nil {
+			s.refusedCall(from.Addr, cmp.Or(callNames[info.FullMethod], "other calls"), why)
+		}
+		return status.Error(codes.Unauthenticated, "want authorization: Bearer, with a token of listen_token_file")
+	}
+	if from != nil && callNames[info.FullMethod] != "" {
+		s.admitted(from.Addr)
+	}
+	keep(stream.Context())
+	return handle(srv, stream)
 }
 
 // Serve answers on lis until ctx ends, then stops gracefully: health turns NOT_SERVING at once, except "liveness"; requests are

@@ -1,7 +1,9 @@
 package router
 
 import (
+	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -251,6 +253,16 @@ func (r *Router) unseeImages(slot *fleet.Slot, media []SharedMedium) {
 	}
 }
 
+// fetches reports whether the engine downloads media before it computes: how long the host takes is not the worker's. Text that begins
+// like a URL counts too.
+func (x *planner) fetches() bool {
+	b := x.mem.req.Body
+	if b != nil && strings.Contains(b.JSON(), `"http`) {
+		return true
+	}
+	return x.chosen != nil && !x.unread && x.reading(x.groupOf(x.chosen)).prompt.StablePrefix() != math.MaxInt
+}
+
 // openBooking books a plan's work, on no slot yet if the request is not steered.
 func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) {
 	work.Source, work.Note = x.req.Source, b
@@ -261,7 +273,7 @@ func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) 
 		work.Model, work.Tenant, work.Counted = x.out.Model, x.req.Tenant, true
 	}
 	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain)+len(b.path)) + 24*len(b.newMedia)
-	x.booked = true
+	x.booked, work.Media = true, x.fetches()
 	if r.opt.Decisions != nil {
 		b.line = x.newLogLine(b)
 		work.Bytes += lineBytes + 8*len(b.line.HashIDs)

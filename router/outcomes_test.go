@@ -191,8 +191,8 @@ func TestOneSystemPrompt(t *testing.T) {
 func TestRecentSince(t *testing.T) {
 	now := time.Now()
 	r := &Router{recent: newRecent()}
-	for id, e := range []Recent{{At: now.Add(-time.Hour)}, {At: now.Add(-10 * time.Minute), LeftAfter: 10 * time.Minute},
-		{At: now.Add(-2 * time.Minute), LeftAfter: time.Second}, {At: now.Add(-time.Second)}, {At: now}} {
+	for id, e := range []Recent{{At: now.Add(-time.Hour)}, {At: now.Add(-10 * time.Minute), Lasted: 10 * time.Minute},
+		{At: now.Add(-2 * time.Minute), Lasted: time.Second}, {At: now.Add(-time.Second)}, {At: now}} {
 		e.ID = fmt.Sprint(id)
 		r.recent.last.Add(e.ID, &e)
 	}

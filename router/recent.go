@@ -49,7 +49,11 @@ type Recent struct {
 	Code         int           `json:"code,omitempty"`         // HTTP status at the end
 	Reported     int           `json:"reported_cached_tokens"` // by the engine; -1: not reported
 	FirstByte    time.Duration `json:"first_byte_ns,omitempty"`
-	LeftAfter    time.Duration `json:"left_after_ns,omitempty"` // for how long its client waited for an answer, if it left without one
+	Lasted       time.Duration `json:"lasted_ns,omitempty"` // from the decision to the end; with a Code of 0 its client left without an answer
+	Flags        string        `json:"flags,omitempty"`     // of Envoy's access log, such as UT
+	OutputTokens int           `json:"output_tokens,omitempty"`
+	Streams      bool          `json:"streams,omitempty"` // the request asks for its tokens as they come
+	Fetches      bool          `json:"fetches,omitempty"` // the engine downloads an image of it before it begins
 	ImageTokens  []int         `json:"image_tokens,omitempty"`
 	Images       []string      `json:"images,omitempty"` // one number for each image or other medium, stable within this process
 	Audit        audit.Verdict `json:"audit,omitempty"`  // what the worker then stored, against the prediction; "": nothing compared (yet)
@@ -107,7 +111,7 @@ func (x *planner) recentEntry(took time.Duration) *Recent {
 	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1,
 		PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial,
-		UpperBound: d.UpperBound, Took: took, Reported: -1}
+		UpperBound: d.UpperBound, Took: took, Reported: -1, Streams: x.mem.req.Fields["stream"].Bool(), Fetches: x.fetches()}
 	if d.Refuse != nil {
 		e.Code = d.Refuse.Status
 	}
@@ -146,10 +150,8 @@ func (r *recent) observe(o Outcome) {
 		e.Used = o.Addr
 	}
 	if ok && o.Phase == Ended {
-		e.Code, e.FirstByte, e.Reported = o.Code, o.FirstByte, o.CachedTokens
-		if o.Code == 0 {
-			e.LeftAfter = time.Since(e.At)
-		}
+		e.Code, e.FirstByte, e.Reported, e.OutputTokens, e.Flags = o.Code, o.FirstByte, o.CachedTokens, o.OutputTokens, o.Fault
+		e.Lasted = max(1, time.Since(e.At))
 	}
 }
 
@@ -168,7 +170,10 @@ func (r *Router) Audited(id string, v audit.Verdict) {
 // Recent returns up to n past decisions, newest first.
 func (r *Router) Recent(n int) []Recent { return r.RecentSince(time.Time{}, n) }
 
-// RecentSince returns up to n decisions that were made since a time, or whose clients left without an answer since then, newest first.
+// stillWaits is how long before a time a request counts as waiting; the report of its end may have been lost.
+const stillWaits = 10 * time.Minute
+
+// RecentSince returns up to n decisions that were made or have ended since a time, or are still under way at a worker, newest first.
 func (r *Router) RecentSince(since time.Time, n int) (out []Recent) {
 	r.recent.mu.Lock()
 	defer r.recent.mu.Unlock()
@@ -176,7 +181,8 @@ func (r *Router) RecentSince(since time.Time, n int) (out []Recent) {
 		if len(out) >= n {
 			break
 		}
-		if e.At.Add(e.LeftAfter).Before(since) {
+		waits := e.Lasted == 0 && e.Used != "" && e.At.After(since.Add(-stillWaits))
+		if e.At.Add(e.Lasted).Before(since) && !waits {
 			continue
 		}
 		one := *e

@@ -158,7 +158,7 @@ type Outcome struct {
 	Denied   bool // Envoy lets no request through to the worker's address
 	// Cut: the answer began and did not reach its end, since the client left or a connection broke. The worker may have computed nothing.
 	Cut bool
-	// Fault is why an attempt Failed: connect, reset, protocol or timeout.
+	// Fault is why an attempt Failed: connect, reset, protocol or timeout. Of an Ended request it has Envoy's response flags, such as UT.
 	Fault string
 	// Source is the access log connection that reported this (with Lost: the one that has ended, or a log stream over it); 0: the
 	// request's own ext_proc stream.

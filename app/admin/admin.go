@@ -35,76 +35,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/report"
-	"github.com/sightline-router/sightline/workers/fleet"
 	"github.com/sightline-router/sightline/workers/probe"
 )
-
-// Worker is one worker's row.
-type Worker struct {
-	Name        string      `json:"name"`
-	Addr        string      `json:"addr"`
-	Model       string      `json:"model"`
-	Class       string      `json:"class,omitempty"`
-	Rank        int         `json:"rank"` // -1: none
-	Blocks      int         `json:"blocks_held"`
-	Partial     bool        `json:"partial"`               // some of its blocks are not known here
-	UpperBound  string      `json:"upper_bound,omitempty"` // why a hit may find less than the blocks that it holds; "": it will not
-	Inflight    int         `json:"in_flight"`
-	Backlog     float64     `json:"backlog_tokens"`
-	Report      *LoadReport `json:"told,omitempty"`        // nil: no current load report
-	Health      *fleet.Out  `json:"health,omitempty"`      // why it gets only trial requests; nil: it is healthy
-	Events      string      `json:"events"`                // live, unreadable, catching up, waiting, not ready, none
-	EventsError Failure     `json:"events_error,omitzero"` // the last error, while they are not live
-	Batches     uint64      `json:"event_batches"`
-	LastEvent   string      `json:"last_event,omitempty"`
-	EventAge    float64     `json:"event_age_seconds,omitempty"`         // how long its events have been late
-	Rate        float64     `json:"prefill_tokens_per_second,omitempty"` // as observed; 0: none yet
-	Slow        fleet.Slow  `json:"slow,omitzero"`                       // than others of its class
-	Orphans     int         `json:"orphan_blocks,omitempty"`             // reported blocks whose parent is unknown: they do not count
-	Doubtful    int         `json:"doubtful_blocks,omitempty"`           // reported before messages were lost, and not since
-	Unfilled    uint64      `json:"gaps_unfilled,omitempty"`             // times that messages were lost and could not be replayed
-	UnknownKey  string      `json:"unknown_key,omitempty"`               // the first unknown key in its events, quoted
-	SameEvents  string      `json:"same_events_as,omitempty"`            // another worker under whose name the same events arrive
-	Role        string      `json:"role,omitempty"`                      // prefill, decode, encode; none: all
-	BlockSize   int         `json:"block_size,omitempty"`                // tokens in a block, by its events
-	OtherSize   int         `json:"other_block_size,omitempty"`          // the same, if block_size is configured otherwise
-	// RulesAside are the rules for reading prompts that have stepped aside for it, since events contradict them.
-	RulesAside []audit.Aside `json:"rules_aside,omitempty"`
-}
-
-// Failure is what went wrong, in words, and its cause if that is known. JSON has the words alone.
-type Failure struct {
-	Text  string
-	Cause error
-}
-
-func (f Failure) MarshalText() ([]byte, error) { return []byte(f.Text), nil }
-
-func (f *Failure) UnmarshalText(text []byte) error {
-	f.Text = string(text)
-	return nil
-}
-
-// LoadReport is what a worker's own load report adds.
-type LoadReport struct {
-	Others int      `json:"others_in_flight"`         // of its requests in flight, those that were not decided here
-	Usage  *float64 `json:"kv_cache_usage,omitempty"` // 0 to 1; nil: not reported
-	Age    string   `json:"ago"`
-}
-
-// Percent returns Usage as the page shows it; "" if it is not reported.
-func (t *LoadReport) Percent() string {
-	if t.Usage == nil {
-		return ""
-	}
-	return fmt.Sprintf("%.0f %%", 100**t.Usage)
-}
 
 // State holds the sources of the page's data.
 type State struct {
@@ -116,27 +54,19 @@ type State struct {
 	Reloaded    func() time.Time               // when the configuration was last taken up; nil: not told
 	Ready       func() (how string, err error) // how it became ready; an error until then
 	Router      *router.Router
-	Workers     func() []Worker
-	Resync      func(worker string) int         // restarts a worker's feeds, and returns how many
-	Reload      func() (said string, err error) // reads the configuration again; after an error the old one stays
-	// Configuration returns what is wrong with the configuration as last read ("": nothing), or which of its keys need a restart.
-	Configuration func() (problem string, restart []string)
-	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
-	Hosts         func() []fetch.HostState
-	Certificates  func(time.Time) []secure.Expiry // those that end soon or have ended; nil: not known
-	Gatherer      prometheus.Gatherer
-	Probe         *probe.Prober                    // nil: none
-	Audit         *audit.Auditor                   // nil: none
-	Report        func(report.Range) report.Report // nil: none
-	TakesOne      func() bool                      // a gateway takes one address, and no configuration says so
-	DecisionLog   func() string                    // why the decision log is not written; "": it is. nil: there is none
+	Workers     func() []findings.Worker
+	Problems    func(now time.Time) []findings.Finding                 // worst first
+	Resync      func(worker string) int                                // restarts a worker's feeds, and returns how many
+	Reload      func() (said string, err error)                        // reads the configuration again; after an error the old one stays
+	Blocks      func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
+	Hosts       func() []fetch.HostState
+	Gatherer    prometheus.Gatherer
+	Probe       *probe.Prober                    // nil: none
+	Audit       *audit.Auditor                   // nil: none
+	Report      func(report.Range) report.Report // nil: none
 	// number of replicas that share with this one, and for how long one of them has been silent; nil: none
-	Others       func() (others int, ago time.Duration)
-	Faults       func() error             // what of the models' files does not load; nil: not told
-	NATS         func() string            // why there is no connection to it; "": there is one, or none is needed
-	Unresolved   func() map[string]string // why workers' names do not resolve; nil: not told
-	LostReplicas func() []string          // to which there is no stream, each with the reason; nil: none are configured
-	NoRoom       func(what string)        // is called for each refused client: "pages" that watch, "asked" about requests
+	Others func() (others int, ago time.Duration)
+	NoRoom func(what string) // is called for each refused client: "pages" that watch, "asked" about requests
 
 	querySlots chan struct{} // one slot for each body being asked about
 }
@@ -149,7 +79,9 @@ func Handler(ctx context.Context, s State) http.Handler {
 	go page.run(ctx)
 	mux.HandleFunc("GET /{$}", page.show)
 	mux.HandleFunc("GET /events", page.events)
-	mux.HandleFunc("GET /problems", page.showProblems)
+	mux.HandleFunc("GET /problems", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, append([]findings.Finding{}, s.Problems(time.Now())...))
+	})
 	for name, kind := range assets {
 		mux.HandleFunc("GET /"+name, asset(name, kind))
 	}

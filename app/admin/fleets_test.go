@@ -11,8 +11,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -21,19 +24,19 @@ import (
 // madeUp serves the page of a fleet of a size, after 200 decisions; in a broken one a few workers have each fault.
 func madeUp(t *testing.T, size int, broken bool) *httptest.Server {
 	began := time.Now().Add(-130 * time.Minute)
-	rows := func() (list []Worker) {
+	rows := func() (list []findings.Worker) {
 		for i := range size {
-			w := Worker{Name: fmt.Sprint("gpu-", i+1), Addr: fmt.Sprintf("10.0.%d.%d:8000", i/200, i%200+1), Model: "qwen2.5-vl", Rank: -1,
+			w := findings.Worker{Name: fmt.Sprint("gpu-", i+1), Addr: fmt.Sprintf("10.0.%d.%d:8000", i/200, i%200+1), Model: "qwen2.5-vl", Rank: -1,
 				Blocks: 4000 + 13*i, Inflight: (7*i + time.Now().Second()/10) % 23, Backlog: float64(100 * (i % 40)), Events: "live", Rate: 12000,
 				LastEvent: "within a second"}
 			used := float64(i%90) / 100
-			w.Report = &LoadReport{Usage: &used}
+			w.Report = &findings.LoadReport{Usage: &used}
 			if broken {
 				switch i {
 				case size - 1:
 					w.Health = &fleet.Out{Why: "health check: connection refused"}
 				case size - 2:
-					w.Events, w.EventsError = "waiting", Failure{Text: "dial tcp 10.0.0.9:5557: connection refused"}
+					w.Events, w.EventsError = "waiting", findings.Failure{Text: "dial tcp 10.0.0.9:5557: connection refused"}
 				case size - 3, size - 4, size - 5, size - 6:
 					w.EventAge, w.LastEvent = float64(40+i%20), "40s ago"
 				case size - 7:
@@ -54,12 +57,17 @@ func madeUp(t *testing.T, size int, broken bool) *httptest.Server {
 	reg := prometheus.NewRegistry()
 	s := State{Access: Access{Loopback: true}, Version: "v0.3.0", Instance: "sightline-0", Began: began, Gatherer: reg,
 		Router: router.New(router.Options{Fleet: fl, Index: indexer.New(indexer.Options{}), Metrics: reg}), Workers: rows,
-		Ready: func() (string, error) { return "", nil }, Configuration: func() (string, []string) { return "", nil }, NoRoom: func(string) {}}
+		Ready: func() (string, error) { return "", nil }, NoRoom: func(string) {}}
+	var facts findings.Facts
 	if broken {
 		s.Audit = audit.New(audit.Options{})
-		s.Configuration = func() (string, []string) { return "", []string{"listen"} }
-		s.DecisionLog = func() string { return "write /var/log/decisions.jsonl: no space left on device" }
+		facts.Restart, facts.DecisionLog = []string{"listen"}, "write /var/log/decisions.jsonl: no space left on device"
 	}
+	s.Problems = findings.NewWatch(func(now time.Time) findings.Facts {
+		f := facts
+		f.Now, f.Workers, f.Unserved, f.Recent = now, rows(), s.Router.Unserved(), s.Router.RecentSince(now.Add(-time.Minute), 256)
+		return f
+	}, zap.NewNop(), meter.At(reg)).List
 	for i := range 200 {
 		id := fmt.Sprintf("request-%03d", i)
 		body := `{"messages":[]}`

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -44,7 +45,7 @@ type event struct {
 }
 
 // note marks workers that went out or came back since the last sample, and a configuration taken up at a time.
-func (h *history) note(now time.Time, rows []Worker, reloaded time.Time) {
+func (h *history) note(now time.Time, rows []findings.Worker, reloaded time.Time) {
 	mark := func(at time.Time, what string) { h.marks = appendBounded(h.marks, event{at, what}, maxMarks) }
 	if !reloaded.IsZero() && reloaded.After(h.reloaded) {
 		if !h.reloaded.IsZero() {
@@ -65,7 +66,7 @@ func (h *history) note(now time.Time, rows []Worker, reloaded time.Time) {
 }
 
 // add records a second's sample.
-func (h *history) add(now router.Totals, rows []Worker, first []time.Duration) {
+func (h *history) add(now router.Totals, rows []findings.Worker, first []time.Duration) {
 	s := sample{Totals: now.Less(h.before), Median: math.NaN(), Tail: math.NaN()}
 	h.before = now
 	if len(first) > 0 {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/internal/retry"
 )
 
@@ -24,7 +25,6 @@ var assets = map[string]string{"page.css": "text/css; charset=utf-8", "page.js":
 const (
 	maxWatchers = 32               // pages that are updated live at the same time
 	maxDelay    = 10 * time.Second // time that a watcher may take to receive one message
-	lookPeriod  = 10 * time.Second // between two looks at the problems while no browser watches
 )
 
 // sections are the parts of the page that are sent when they change, by the names of template and element.
@@ -37,14 +37,13 @@ type livePage struct {
 
 	mu       sync.Mutex
 	history  history
-	since    sinceWhen
-	looked   time.Time         // at the problems, while no browser watched
 	sent     map[string]string // the sections as last rendered
 	watching []chan []byte     // in the order in which they came
 }
 
 func newLivePage(s State) *livePage {
-	return &livePage{state: s, since: sinceWhen{}, page: template.Must(template.ParseFS(files, "page.html"))}
+	return &livePage{state: s, page: template.Must(template.New("").Funcs(template.FuncMap{
+		"ago": func(t time.Time) string { return rough(time.Since(t)) }}).ParseFS(files, "page.html"))}
 }
 
 // run samples until ctx ends.
@@ -66,10 +65,6 @@ func (c *livePage) step(now time.Time) {
 	}
 	c.history.note(now, rows, reloaded)
 	if len(c.watching) == 0 {
-		if now.Sub(c.looked) >= lookPeriod {
-			c.looked = now
-			c.problems(now, rows) // keeps since when they are there
-		}
 		c.sent = nil
 		return
 	}
@@ -90,7 +85,7 @@ func (c *livePage) step(now time.Time) {
 }
 
 // changedSections renders the sections and returns those that have changed.
-func (c *livePage) changedSections(now time.Time, workers []Worker) map[string]string {
+func (c *livePage) changedSections(now time.Time, workers []findings.Worker) map[string]string {
 	v := c.view(now, workers, url.Values{})
 	if c.sent == nil {
 		c.sent = make(map[string]string)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/choose"
@@ -20,12 +21,12 @@ import (
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
-func watched(t *testing.T) (*livePage, *[]Worker, *httptest.Server) {
-	workers := &[]Worker{{Name: "<gpu>", Rank: -1, Events: "live", Rate: 10_000}}
+func watched(t *testing.T) (*livePage, *[]findings.Worker, *httptest.Server) {
+	workers := &[]findings.Worker{{Name: "<gpu>", Rank: -1, Events: "live", Rate: 10_000}}
 	c := newLivePage(State{Router: router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})}),
 		Ready: func() (string, error) {
 			return "", nil
-		}, Configuration: func() (string, []string) { return "", nil }, Workers: func() []Worker { return *workers }})
+		}, Problems: func(time.Time) []findings.Finding { return nil }, Workers: func() []findings.Worker { return *workers }})
 	srv := httptest.NewServer(http.HandlerFunc(c.events))
 	t.Cleanup(srv.Close)
 	return c, workers, srv
@@ -121,9 +122,9 @@ func TestWatchersAreBounded(t *testing.T) {
 // TestHistory: the history is bounded, sums up ten seconds, and shows unknown values as gaps.
 func TestHistory(t *testing.T) {
 	var h history
-	rows := make([]Worker, 500)
+	rows := make([]findings.Worker, 500)
 	for i := range rows {
-		rows[i] = Worker{Name: fmt.Sprint("w", i), Inflight: i, EventAge: float64(i)}
+		rows[i] = findings.Worker{Name: fmt.Sprint("w", i), Inflight: i, EventAge: float64(i)}
 	}
 	var sum router.Totals
 	for i := range 5000 {

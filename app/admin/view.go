@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
@@ -27,7 +28,7 @@ type view struct {
 	Worker                  bool   // it is a worker's page
 	Image                   *imagePage
 	Decision                *decided
-	Problems                []Problem
+	Problems                []findings.Finding
 	Others                  string // the other replicas; "": it shares with none
 	Report                  string // the effect of steering, as text; "" while all requests are steered
 
@@ -48,7 +49,7 @@ type view struct {
 	Filter, Find  string // what they are chosen by
 	Shown         int    // the most decisions listed
 	Probes        []probed
-	Findings      []Cause
+	Findings      []findings.Cause
 	Hosts         []fetch.HostState
 }
 
@@ -69,7 +70,7 @@ type saved struct{ Share, Of, Hours, Unit, How string }
 
 // row is a worker: Bad is 0 if it is well, 1 if something is doubtful, 2 if it is not used for what it holds, 3 if it gets nothing.
 type row struct {
-	Worker
+	findings.Worker
 	Bad        int
 	Hits       string // share of the prompt tokens cached, of the kept decisions
 	HitShare   int
@@ -107,10 +108,10 @@ type share struct {
 const shown, shownOf = 25, 100
 
 // view collects the page's data, or that of the worker or image that the query names.
-func (c *livePage) view(now time.Time, workers []Worker, query url.Values) *view {
+func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Values) *view {
 	s := &c.state
 	worker, image := query.Get("worker"), query.Get("image")
-	v := &view{Version: s.Version, Instance: s.Instance, Problems: c.problems(now, workers), Shown: shown, Filter: query.Get("filter"),
+	v := &view{Version: s.Version, Instance: s.Instance, Problems: c.state.Problems(now), Shown: shown, Filter: query.Get("filter"),
 		Find: query.Get("q")}
 	if s.Report != nil {
 		r := s.Report(report.Range{})
@@ -182,7 +183,7 @@ func chosen(all []router.Recent, filter, word string) []router.Recent {
 }
 
 // newImage sums up the decisions of one image. A worker encodes it once, unless it forgets it meanwhile.
-func newImage(image string, workers []Worker, of []router.Recent) *imagePage {
+func newImage(image string, workers []findings.Worker, of []router.Recent) *imagePage {
 	p := &imagePage{}
 	names := map[string]string{}
 	for _, w := range workers {
@@ -208,7 +209,7 @@ func newImage(image string, workers []Worker, of []router.Recent) *imagePage {
 }
 
 // fleet fills in what is known of the workers, the worst first, and what they saved.
-func (c *livePage) fleet(v *view, workers []Worker, all []router.Recent) {
+func (c *livePage) fleet(v *view, workers []findings.Worker, all []router.Recent) {
 	rate, known := 0.0, 0
 	type sum struct{ cached, prompt int }
 	hits := map[string]sum{}
@@ -233,7 +234,7 @@ func (c *livePage) fleet(v *view, workers []Worker, all []router.Recent) {
 			r.Bad = 3
 		case w.Events != "live":
 			r.Bad = 2
-		case w.EventAge >= lateEvents.Seconds() || w.Doubtful > 0 || w.OtherSize > 0 || w.SameEvents != "" || w.UnknownKey != "":
+		case w.EventAge >= findings.LateEvents.Seconds() || w.Doubtful > 0 || w.OtherSize > 0 || w.SameEvents != "" || w.UnknownKey != "":
 			r.Bad = 1
 		}
 		v.Rows = append(v.Rows, &r)
@@ -306,7 +307,8 @@ func (v *view) checks(s *State, worker string) {
 			}
 		}
 	}
-	v.Findings = slices.DeleteFunc(Causes(s.Audit.Findings(), time.Time{}), func(c Cause) bool { return worker != "" && c.Worker != worker })
+	v.Findings = findings.Causes(s.Audit.Findings(), time.Time{})
+	v.Findings = slices.DeleteFunc(v.Findings, func(c findings.Cause) bool { return worker != "" && c.Worker != worker })
 	v.Findings = v.Findings[:min(len(v.Findings), 10)]
 	if s.Hosts != nil && worker == "" {
 		v.Hosts = s.Hosts()

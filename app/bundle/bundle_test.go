@@ -16,7 +16,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/app/admin"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 )
@@ -32,7 +32,7 @@ func TestNoSecretLeaves(t *testing.T) {
 		case r.Header.Get("Authorization") != "Bearer "+token:
 			http.Error(w, "who asks?", http.StatusUnauthorized)
 		case r.URL.Path == "/workers":
-			json.NewEncoder(w).Encode([]admin.Worker{{Name: "worker-a", EventsError: admin.Failure{Text: leaks}}})
+			json.NewEncoder(w).Encode([]findings.Worker{{Name: "worker-a", EventsError: findings.Failure{Text: leaks}}})
 		case r.URL.Path == "/audit":
 			json.NewEncoder(w).Encode([]audit.Finding{{Model: "kept-model", OurText: `planted-"text`, TheirText: `planted-\`}})
 		case r.URL.Path == "/decisions":

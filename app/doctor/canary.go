@@ -391,6 +391,7 @@ type statusError struct {
 	status int
 	worker bool // Envoy had it from a worker
 	to     string
+	rbac   bool // Envoy's RBAC filter made it
 }
 
 func (e *statusError) Error() string { return fmt.Sprint("status ", e.status) }
@@ -413,7 +414,8 @@ func (c *client) send(ctx context.Context, body []byte, more http.Header) ([]byt
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	if err == nil && res.StatusCode != http.StatusOK {
-		err = &statusError{res.StatusCode, res.Header.Get("x-envoy-upstream-service-time") != "", res.Header.Get("Location")}
+		err = &statusError{res.StatusCode, res.Header.Get("x-envoy-upstream-service-time") != "", res.Header.Get("Location"),
+			bytes.HasPrefix(answer, []byte("RBAC:"))}
 	}
 	return answer, err
 }
@@ -445,6 +447,8 @@ func (c *client) notLetIn(ctx context.Context, err error) string {
 		return ""
 	}
 	switch status := got.status; {
+	case got.rbac: // no token helps
+		return ""
 	case rules.WantsKey(status) || status == http.StatusProxyAuthRequired:
 		return fmt.Sprintf("the answer is status %d: give --header 'authorization: Bearer …' as clients send it", status)
 	case status/100 == 3:

@@ -68,7 +68,7 @@ type Result struct {
 }
 
 // categories maps the first two digits of a code to the category's name.
-var categories = map[string]string{"01": "workers", "02": "tokens", "03": "events", "04": "envoy", "05": "sightline",
+var categories = map[string]string{"00": "requests", "01": "workers", "02": "tokens", "03": "events", "04": "envoy", "05": "sightline",
 	"06": "nats and agents"}
 
 // checks are all checks, by category. A title states what holds if all is well.
@@ -76,6 +76,10 @@ var checks = []struct {
 	code, title string
 	look        func(*collected, *report)
 }{
+	{"SL0001", "requests are answered", asks},
+	{"SL0002", "answers begin soon", asks},
+	{"SL0003", "every request is decided before it reaches a worker", asks},
+	{"SL0004", "no caller is refused at listen", asks},
 	{"SL0501", "the configuration is good, its files are there", configuration},
 	{"SL0109", "every worker answers", answers},
 	{"SL0107", "every worker is the engine and release that is configured", engines},
@@ -152,7 +156,7 @@ func (s *collected) ofSightline(r *report) {
 		return
 	}
 	for _, p := range s.running.problems {
-		if p.Code != r.Code || p.From == "probe" || p.From == "access log" || p.Code == "SL0502" || p.Code == "SL0105" {
+		if p.Code != r.Code || p.From == "probe" || p.Code == "SL0409" || p.Code == "SL0502" || p.Code == "SL0105" {
 			continue
 		}
 		for _, what := range p.Lines() {
@@ -238,14 +242,17 @@ func Examine(ctx context.Context, o Options) []Result {
 	return list
 }
 
-// Status returns the process's exit status: 0 all is well, 1 an error, 2 a warning and no error. Unchecked results do not count.
-func Status(list []Result) (status int) {
+// Status returns the process's exit status: 0 all is well, 1 an error, 2 a warning and no error, 3 neither, and something was
+// not checked, unless only files were to be (pre).
+func Status(list []Result, pre bool) (status int) {
 	for _, r := range list {
 		switch {
 		case r.Verdict == Error:
 			return 1
 		case r.Verdict == Warning:
 			status = 2
+		case r.Verdict == Unchecked && status == 0 && !pre:
+			status = 3
 		}
 	}
 	return status
@@ -255,7 +262,7 @@ func Status(list []Result) (status int) {
 func Run(ctx context.Context, o Options) (status int, err error) {
 	list := Examine(ctx, o)
 	if err := o.print(list); err != nil || o.Watch <= 0 {
-		return Status(list), err
+		return Status(list, o.Pre), err
 	}
 	for retry.Sleep(ctx, o.Watch) {
 		before := maps.Collect(func(yield func(string, Verdict) bool) {
@@ -275,9 +282,9 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 				continue
 			}
 			if err := o.printOne(r, fmt.Sprintf("%s, was %s: ", time.Now().Format(time.TimeOnly), before[r.Code])); err != nil {
-				return Status(list), err
+				return Status(list, o.Pre), err
 			}
 		}
 	}
-	return Status(list), nil
+	return Status(list, o.Pre), nil
 }

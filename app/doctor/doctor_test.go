@@ -27,10 +27,11 @@ import (
 
 	zmq4 "github.com/go-zeromq/zmq4"
 
-	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/app/serve"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/sim"
 	"github.com/sightline-router/sightline/lab/vllmid"
@@ -65,7 +66,7 @@ type fleet struct {
 // page is an admin page.
 type page struct {
 	notReady  string
-	workers   []admin.Worker
+	workers   []findings.Worker
 	findings  []audit.Finding
 	decisions []router.Recent
 	unserved  []string
@@ -73,6 +74,8 @@ type page struct {
 	hosts     []fetch.HostState
 	lost      []string // replicas
 	misplaced []audit.Misplaced
+	strays    []extproc.Stray
+	refused   []extproc.RefusedCall
 	mode      string
 	metrics   string
 }
@@ -91,9 +94,11 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(p.decisions)
 	case "/problems":
 		now := time.Now()
-		facts := admin.Facts{Now: now, NotReady: p.notReady, Workers: p.workers, Unserved: p.unserved, Findings: p.findings, Mode: p.mode,
-			DecisionLog: p.disk, LostReplicas: p.lost, Recent: p.decisions, Misplaced: p.misplaced, Hosts: p.hosts}
-		_ = json.NewEncoder(w).Encode(facts.Problems())
+		facts := findings.Facts{Now: now, NotReady: p.notReady, Workers: p.workers, Unserved: p.unserved, Audited: p.findings,
+			Mode:        p.mode,
+			DecisionLog: p.disk, LostReplicas: p.lost, Recent: p.decisions, Misplaced: p.misplaced, Hosts: p.hosts,
+			Strays: p.strays, Refused: p.refused}
+		_ = json.NewEncoder(w).Encode(facts.All())
 	case "/metrics":
 		fmt.Fprint(w, p.metrics)
 	}
@@ -103,8 +108,8 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func well() *fleet {
 	f := &fleet{}
 	for i, name := range []string{"a", "b"} {
-		f.page.workers = append(f.page.workers, admin.Worker{Name: name, Addr: fmt.Sprint("127.0.0.1:", i+1),
-			Model: lab.ModelName, Rank: -1, Events: "live", Report: &admin.LoadReport{}})
+		f.page.workers = append(f.page.workers, findings.Worker{Name: name, Addr: fmt.Sprint("127.0.0.1:", i+1),
+			Model: lab.ModelName, Rank: -1, Events: "live", Report: &findings.LoadReport{}})
 	}
 	for range 8 {
 		f.page.decisions = append(f.page.decisions, decided(func(*router.Recent) {}))
@@ -250,8 +255,8 @@ func TestWell(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if Status(list) != 0 {
-		t.Error(Status(list))
+	if Status(list, false) != 0 {
+		t.Error(Status(list, false))
 	}
 	out := &bytes.Buffer{}
 	o := Options{Out: out}
@@ -349,7 +354,7 @@ var mistakes = []mistake{
 	{"8 a Service's name, without its headless pods", "SL0303", Error, "a, rank 0: tcp://vllm.invalid:5557: ",
 		`events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs("A-EVENTS", "tcp://vllm.invalid:5557") }},
 	{"8 not heard", "SL0303", Error, "a: no connection to the KV events: refused", "SL0602", func(f *fleet) {
-		f.page.workers[0].Events, f.page.workers[0].EventsError = "waiting", admin.Failure{Text: "refused"}
+		f.page.workers[0].Events, f.page.workers[0].EventsError = "waiting", findings.Failure{Text: "refused"}
 	}},
 	{"9 no replay", "SL0304", Warning, "a: no replay is configured", `events: {replay: "tcp://127.0.0.1:`, func(f *fleet) {
 		f.config = pairs(`, replay: "A-REPLAY"`, "")
@@ -518,7 +523,7 @@ var mistakes = []mistake{
 
 	{"31 events of another form", "SL0309", Error, "a: events that cannot be read: messages of 1 frame",
 		"docs/engines.md", func(f *fleet) {
-			f.page.workers[0].Events, f.page.workers[0].EventsError = "unreadable", admin.Failure{Text: "messages of 1 frame"}
+			f.page.workers[0].Events, f.page.workers[0].EventsError = "unreadable", findings.Failure{Text: "messages of 1 frame"}
 		}},
 	{"31 as an agent hears", "SL0309", Error, "of worker a, rank 0: the engine's events cannot be read: messages of 1 frame",
 		"docs/engines.md", func(f *fleet) {
@@ -663,6 +668,20 @@ var mistakes = []mistake{
 	}},
 	{"not ready", "SL0505", Error, "catching up", "what it waits for", func(f *fleet) { f.page.notReady = "catching up" }},
 	{"37 requests go anywhere", "SL0506", OK, "mode is observe", "", func(f *fleet) { f.page.mode = "observe" }},
+	{"44 every client gets 504", "SL0001", Error, "504, Envoy's timeout ended before the answer (UT) at a", "the route", func(f *fleet) {
+		f.decide(func(d *router.Recent) {
+			d.At, d.Lasted, d.Used, d.Code, d.Flags = time.Now(), 1, "127.0.0.1:1", 504, "UT"
+		})
+	}},
+	{"44 answers take a minute", "SL0002", Warning, "8 of the last 8 answers began more than 10s late", "image hosts", func(f *fleet) {
+		f.decide(func(d *router.Recent) { d.At, d.Lasted, d.OutputTokens = time.Now(), time.Minute, 9 })
+	}},
+	{"44 a route without ext_proc", "SL0003", Error, "5 of the last", "docs/envoy.md", func(f *fleet) {
+		f.page.strays = slices.Repeat([]extproc.Stray{{At: time.Now(), Addr: "127.0.0.1:1", Code: 200}}, 5)
+	}},
+	{"44 a token rotated here alone", "SL0004", Error, "decisions from 10.0.0.3: no token", "listen_token_file", func(f *fleet) {
+		f.page.refused = []extproc.RefusedCall{{At: time.Now(), From: "10.0.0.3", What: "decisions", Why: "no token"}}
+	}},
 	{"37 the disk is full", "SL0507", Error, "no space left on device", "room on its disk",
 		func(f *fleet) { f.page.disk = "no space left on device" }},
 	{"41 an image host is gone", "SL0509", OK, `"images.example": no connection, 5 times in a row`, "", func(f *fleet) {
@@ -891,7 +910,7 @@ func TestMistakes(t *testing.T) {
 				r.Link != "docs/doctor.md#"+strings.ToLower(m.code) {
 				t.Errorf("%+v\nwant %s, %q, fix %q", r, m.verdict, m.evidence, m.fix)
 			}
-			if status := Status(list); status == 0 || m.verdict == Error && status != 1 {
+			if status := Status(list, false); status == 0 || m.verdict == Error && status != 1 {
 				t.Errorf("exit status %d", status)
 			}
 		})
@@ -1088,7 +1107,7 @@ func TestNoHealthySightline(t *testing.T) {
 	for _, c := range []struct {
 		running *running
 		fix     string
-	}{{nil, "start it"}, {&running{notReady: "catching up"}, admin.FixNotReady}, {&running{}, "TLS if listen has it"}} {
+	}{{nil, "start it"}, {&running{notReady: "catching up"}, findings.FixNotReady}, {&running{}, "TLS if listen has it"}} {
 		s := &collected{running: c.running, life: life{envoy: "http://127.0.0.1:9901", hosts: 1}}
 		var r report
 		ready(s, &r)

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sightline-router/sightline/app/admin"
+	"github.com/sightline-router/sightline/app/findings"
 )
 
 // published checks that workers publish KV events (SL0301).
 func published(s *collected, r *report) {
-	const fix = `start the worker with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'`
+	const fix = "start the worker with " + findings.FixNoEvents
 	s.asked(r, func(w *worker) {
 		c := &w.canary
 		switch p := w.facts.Publishes; {
@@ -40,7 +40,7 @@ func published(s *collected, r *report) {
 }
 
 // batches returns how many of a worker's event batches the running Sightline has received.
-func (s *collected) batches(w *worker, rows []admin.Worker) (n uint64) {
+func (s *collected) batches(w *worker, rows []findings.Worker) (n uint64) {
 	for _, row := range rows {
 		if row.Name == w.Name {
 			n += row.Batches
@@ -158,7 +158,7 @@ func oneSocketEach(s *collected, r *report) {
 		for _, o := range w.canary.sockets {
 			for _, f := range o.frames {
 				if other, ok := whose[f.payload]; ok && other != w.Name && !f.stamped.IsZero() {
-					r.bad(Error, admin.FixShared, "%s and %s: the same events come under both names", other, w.Name)
+					r.bad(Error, findings.FixShared, "%s and %s: the same events come under both names", other, w.Name)
 					return
 				}
 				whose[f.payload] = w.Name
@@ -211,7 +211,7 @@ func media(s *collected, r *report) {
 
 // eventStreams checks for unknown keys and lost events (SL0309).
 func eventStreams(s *collected, r *report) {
-	const fix = admin.FixUnreadable
+	const fix = findings.FixUnreadable
 	for _, w := range s.workers {
 		if why := w.canary.unread(); why != "" {
 			r.bad(Error, fix, "%s: its events cannot be read: %s", w.Name, why)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/app/inspect"
 	"github.com/sightline-router/sightline/app/serve"
 	"github.com/sightline-router/sightline/engine/dynamo"
@@ -88,12 +89,12 @@ type worker struct {
 // running is what a running Sightline reports of itself.
 type running struct {
 	notReady  string
-	rows      []admin.Worker
-	later     []admin.Worker // after the canary
+	rows      []findings.Worker
+	later     []findings.Worker // after the canary
 	findings  []audit.Finding
 	decisions []router.Recent
 	metrics   map[string]*dto.MetricFamily
-	problems  []admin.Problem
+	problems  []findings.Finding
 }
 
 // agent is what an agent reports of itself.
@@ -247,7 +248,7 @@ func (s *collected) each(do func(*worker)) {
 }
 
 // rows returns the workers as the running Sightline reports them.
-func (s *collected) rows() []admin.Worker {
+func (s *collected) rows() []findings.Worker {
 	if s.running == nil {
 		return nil
 	}

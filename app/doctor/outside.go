@@ -2,14 +2,15 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/envoy/check"
 	arms "github.com/sightline-router/sightline/router/report"
 )
@@ -83,7 +84,11 @@ func obeyed(s *collected, r *report) {
 	ofEnvoy("SL0408")(s, r)
 	t := &s.through
 	if t.err != nil {
-		r.bad(Error, "see Envoy's log and its routes; a worker's answer to the same request is in SL0109",
+		fix := "see Envoy's log and its routes; a worker's answer to the same request is in SL0109"
+		if refused, ok := errors.AsType[*statusError](t.err); ok && refused.rbac {
+			fix = "the RBAC filter of Envoy's listener: let requests for inference through to the chosen workers"
+		}
+		r.bad(Error, fix,
 			"the canary through Envoy at %s: %v", cmp.Or(s.o.URL, s.cfg.Envoy.Listen), t.err)
 	}
 	went := 0
@@ -153,7 +158,7 @@ func accessLog(s *collected, r *report) {
 		return
 	}
 	if s.count("sightline_access_log_silent") > 0 {
-		r.bad(Error, admin.FixAccessLog,
+		r.bad(Error, findings.FixAccessLog,
 			"requests are decided and no entry of Envoy's access log comes: load is a guess, failing workers are not noticed")
 	} else if s.count("sightline_access_log_ends_missing") > 0 {
 		r.bad(Error, "the connection manager's access logger that \"sightline envoy\" prints, to all Sightlines",
@@ -185,7 +190,7 @@ func feeds(s *collected, r *report) {
 			r.ok("%s: fed by %s", w.Name, from)
 		}
 	}
-	_, _, fix := admin.OfProbe("max_model_len")
+	_, _, fix := findings.OfProbe("max_model_len")
 	for _, list := range s.found("max_model_len") {
 		for _, f := range list {
 			r.bad(Warning, fix, "%s", f.Detail)
@@ -274,7 +279,7 @@ func ready(s *collected, r *report) {
 		fix := "start it, or end what is frozen and start it again; if it runs elsewhere: --admin URL, and envoy.sightlines"
 		switch running := s.running != nil && len(s.life.silent) == 0; {
 		case running && s.running.notReady != "":
-			fix = admin.FixNotReady
+			fix = findings.FixNotReady
 		case running:
 			fix = "in Envoy's cluster of Sightline: the address of listen, and TLS if listen has it (tls), else none (\"sightline envoy\" prints it)"
 		}
@@ -289,11 +294,14 @@ func ready(s *collected, r *report) {
 	case s.running == nil && s.answersAtAdmin:
 		r.bad(Error, "see its log; admin must be Sightline's own port, and admin_token the one that it was started with",
 			"what listens at admin, %q, does not answer as Sightline does: %s", s.cfg.Admin, s.notFoundReason)
+	case s.running == nil && len(s.life.answered) > 0 && s.cfg.Admin != "":
+		r.bad(Warning, "--admin URL, or see what keeps this machine from the admin port: half of the checks ask it",
+			"Sightline answers at %s and not at admin: %s", strings.Join(s.life.answered, ", "), s.notFoundReason)
 	case s.running == nil:
 		r.unchecked("%s", s.notFoundReason)
 	case s.running.notReady != "":
 		if s.life.healthy == 0 || r.Verdict == "" {
-			r.bad(Error, admin.FixNotReady, "%s", s.running.notReady)
+			r.bad(Error, findings.FixNotReady, "%s", s.running.notReady)
 		}
 	default:
 		r.ok("%d worker-ranks", len(s.rows()))
@@ -313,7 +321,7 @@ func asks(s *collected, r *report) {
 // certificates reads the configuration's own ones, since an expired one may keep everybody from asking Sightline (SL0510).
 func certificates(s *collected, r *report) {
 	for _, e := range s.cfg.Expiring(time.Now()) {
-		r.bad(map[bool]Verdict{true: Error, false: Warning}[e.Ended], admin.FixCertificates, "%s", e.Text)
+		r.bad(map[bool]Verdict{true: Error, false: Warning}[e.Ended], findings.FixCertificates, "%s", e.Text)
 	}
 	if r.Verdict == "" {
 		r.ok("those that the configuration names")
@@ -338,7 +346,7 @@ func reachNATS(s *collected, r *report) {
 	case s.cfg.NATS.URL == "":
 		r.ok("none is configured")
 	case s.natsErr != nil:
-		r.bad(Error, admin.FixNATS+"; Sightline makes the streams when it starts", "%v", s.natsErr)
+		r.bad(Error, findings.FixNATS+"; Sightline makes the streams when it starts", "%v", s.natsErr)
 	default:
 		for _, one := range s.nats {
 			r.ok("%s: %d messages, %s", one.Config.Name, one.State.Msgs, mib(int64(one.State.Bytes)))

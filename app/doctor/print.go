@@ -16,7 +16,7 @@ const maxLines = 12
 // print writes all results as JSON or as text by category, where a result without findings takes one line.
 func (o *Options) print(list []Result) error {
 	if o.JSON {
-		return json.NewEncoder(o.Out).Encode(map[string]any{"status": Status(list), "checks": list})
+		return json.NewEncoder(o.Out).Encode(map[string]any{"status": Status(list, o.Pre), "checks": list})
 	}
 	category, partly, count := "", "", map[Verdict]int{}
 	if n := len(slices.DeleteFunc(slices.Clone(list), func(r Result) bool { return r.Verdict != OK || len(r.skipped()) == 0 })); n > 0 {

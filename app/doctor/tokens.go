@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sightline-router/sightline/app/admin"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/workers/probe"
@@ -29,7 +29,7 @@ func (s *collected) compared(r *report, meant func(what string) bool) {
 					seen++
 				case probe.Differs:
 					wrong++
-					_, _, fix := admin.OfProbe(f.What)
+					_, _, fix := findings.OfProbe(f.What)
 					at := ""
 					if d := f.Difference; d != nil {
 						at = ": first difference " + d.String()

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sightline-router/sightline/app/admin"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/workers/probe"
 )
@@ -161,7 +161,7 @@ func names(s *collected, r *report) {
 // adapters checks that all workers of a model have the same adapters (SL0108).
 func adapters(s *collected, r *report) {
 	found := s.found("adapters")
-	_, _, fix := admin.OfProbe("adapters")
+	_, _, fix := findings.OfProbe("adapters")
 	s.asked(r, func(w *worker) {
 		for _, f := range found[w.Name] {
 			r.bad(Warning, fix, "%s: %s", w.Name, f.Detail)
@@ -215,7 +215,7 @@ func blockSizes(s *collected, r *report) {
 
 // prefixCaching checks that prefix caching is on (SL0102).
 func prefixCaching(s *collected, r *report) {
-	const fix = admin.FixCaching
+	const fix = findings.FixCaching
 	s.asked(r, func(w *worker) {
 		u := w.canary.second
 		switch on := w.facts.PrefixCaching; {
@@ -295,8 +295,8 @@ func loads(s *collected, r *report) {
 		at := slices.IndexFunc(w.facts.Unknown, func(u rules.Unknown) bool { return u.What == "requests" })
 		fix := "let Sightline fetch http://" + w.Addr + w.rules.Load.Path + " without a key, or give worker_access: {api_key_file: …} " +
 			"(SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
-		stale := func(rows []admin.Worker) bool {
-			return slices.ContainsFunc(w.of(rows), func(row admin.Worker) bool { return row.Report == nil && row.Health == nil })
+		stale := func(rows []findings.Worker) bool {
+			return slices.ContainsFunc(w.of(rows), func(row findings.Worker) bool { return row.Report == nil && row.Health == nil })
 		}
 		switch {
 		case w.facts.Requests == nil && at >= 0:
@@ -316,7 +316,7 @@ func loads(s *collected, r *report) {
 }
 
 // of returns a worker's rows among those of the running Sightline.
-func (w *worker) of(rows []admin.Worker) (list []admin.Worker) {
+func (w *worker) of(rows []findings.Worker) (list []findings.Worker) {
 	for _, row := range rows {
 		if row.Name == w.Name || strings.HasPrefix(row.Name, w.Name+"/") {
 			list = append(list, row)
@@ -326,7 +326,7 @@ func (w *worker) of(rows []admin.Worker) (list []admin.Worker) {
 }
 
 // toldBy returns how many of a worker's ranks have reported their load.
-func (w *worker) toldBy(rows []admin.Worker) (n int) {
+func (w *worker) toldBy(rows []findings.Worker) (n int) {
 	for _, row := range w.of(rows) {
 		if row.Report != nil {
 			n++

@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/app/registry"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
@@ -30,20 +30,20 @@ func served(cfg config.Config) *running {
 }
 
 // told is toldTo without the log and the counters.
-func told(t *testing.T, engine string, batches ...map[string]any) admin.Worker {
+func told(t *testing.T, engine string, batches ...map[string]any) findings.Worker {
 	w, _ := toldTo(t, zap.NewNop(), engine, batches...)
 	return w
 }
 
 // toldTo returns what the admin page shows of a worker of an engine that publishes these batches of events, each event a map, on
 // a ZeroMQ socket without replay, and what sightline_events_total counts.
-func toldTo(t *testing.T, log *zap.Logger, engine string, batches ...map[string]any) (_ admin.Worker, counters map[string]float64) {
+func toldTo(t *testing.T, log *zap.Logger, engine string, batches ...map[string]any) (_ findings.Worker, counters map[string]float64) {
 	t.Helper()
 	return toldWith(t, log, engine+", block_size: 4", batches...)
 }
 
 // toldWith does so for a model with these keys.
-func toldWith(t *testing.T, log *zap.Logger, keys string, batches ...map[string]any) (_ admin.Worker, counters map[string]float64) {
+func toldWith(t *testing.T, log *zap.Logger, keys string, batches ...map[string]any) (_ findings.Worker, counters map[string]float64) {
 	t.Helper()
 	metrics := prometheus.NewRegistry()
 	pub := zmq4.NewPub(t.Context())

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/prompt"
@@ -234,7 +234,7 @@ func (w *modelWatch) report(model string) func(*engine.Model, error) {
 }
 
 // workers returns the workers for the admin page.
-func (r *running) workers() []admin.Worker {
+func (r *running) workers() []findings.Worker {
 	rows, models := r.sources.rows(r.index), r.now.Load().models
 	for i := range rows {
 		w := &rows[i]

@@ -18,8 +18,8 @@ import (
 	"github.com/go-zeromq/zmq4"
 	"github.com/tinylib/msgp/msgp"
 
-	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/findings"
 )
 
 // reloading is a running server whose configuration file the test writes.
@@ -109,14 +109,14 @@ func (r *reloading) reload(code int, want string) {
 	}
 }
 
-func (r *reloading) workers() map[string]admin.Worker {
+func (r *reloading) workers() map[string]findings.Worker {
 	r.t.Helper()
 	_, text := r.ask("GET", "/workers")
-	var list []admin.Worker
+	var list []findings.Worker
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
 		r.t.Fatal(err)
 	}
-	byName := map[string]admin.Worker{}
+	byName := map[string]findings.Worker{}
 	for _, w := range list {
 		byName[w.Name] = w
 	}

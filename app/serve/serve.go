@@ -24,6 +24,7 @@ import (
 
 	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/app/registry"
 	"github.com/sightline-router/sightline/app/trace"
 	"github.com/sightline-router/sightline/engine"
@@ -199,7 +200,9 @@ func (s *Server) Run(stopped context.Context) error {
 	defer r.peers.close()
 	reloads := newReloader(serving, r, envoy)
 	defer func() { stop(); <-reloads.ended; reloads.mu.Lock() }() // no reload is running, and none will start
-	page, err := r.serveAdmin(serving, build.Version, reloads, decisions)
+	watch := findings.NewWatch(r.facts(reloads, decisions), s.log, of)
+	go watch.Run(serving)
+	page, err := r.serveAdmin(serving, build.Version, reloads, watch)
 	if err != nil {
 		return err
 	}
@@ -375,8 +378,7 @@ func (r *running) serveHealth(ctx context.Context, srv *extproc.Server) error {
 }
 
 // serveAdmin serves the admin page, if configured. The caller must close the server.
-func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloader,
-	decisions *decisionlog.Log) (*http.Server, error) {
+func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloader, watch *findings.Watch) (*http.Server, error) {
 	web := newWeb()
 	if r.cfg.Admin == "" {
 		return web, nil
@@ -396,11 +398,9 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		Access:      admin.Access{Token: func() string { return r.now.Load().cfg.AdminToken }, Loopback: at != nil && at.IP.IsLoopback()},
 		QueryLimits: admin.QueryLimits{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
 		Version:     version, Instance: name, Began: r.gate.began, Reloaded: reloads.lastSuccess, Reload: reloads.reload,
-		Configuration: reloads.status, Router: r.router, Gatherer: r.metrics,
-		Hosts: r.media.Hosts, Certificates: r.cfg.Expiring, Probe: r.probe, Audit: r.audit, Report: r.report.Of, DecisionLog: decisions.Failing,
-		TakesOne: reloads.envoy.TakesOne,
-		NoRoom:   r.noRoom, Others: r.peers.hooks().otherReplicas, LostReplicas: r.peers.hooks().lost, Faults: r.Faults,
-		NATS: r.sources.nats.Away, Unresolved: r.sources.unresolved,
+		Router: r.router, Gatherer: r.metrics,
+		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Of,
+		NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas, Problems: watch.List,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")

@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/app/registry"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
@@ -179,20 +179,20 @@ func nothingReported(st *stream.Stats) string {
 }
 
 // rows returns the workers for the admin page.
-func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
+func (s *sources) rows(ix *indexer.Index) (rows []findings.Worker) {
 	now := time.Now()
 	list := s.set.Slots()
 	shared := registry.Shared(list)
 	for _, f := range list {
 		load := f.Load(now)
-		r := admin.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
+		r := findings.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
 			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.OutReason(now),
 			Events: "none", Role: f.Worker.Role.String(), Rate: load.Rate, Slow: f.Slow()}
 		if f.EventAge != nil {
 			r.EventAge = f.EventAge(now).Seconds()
 		}
 		if others, usage, age, ok := f.CurrentReport(now); ok {
-			r.Report = &admin.LoadReport{Others: others, Age: age.Round(100 * time.Millisecond).String()}
+			r.Report = &findings.LoadReport{Others: others, Age: age.Round(100 * time.Millisecond).String()}
 			if usage >= 0 {
 				r.Report.Usage = &usage
 			}
@@ -213,16 +213,16 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 				r.Events = "catching up"
 			}
 			if r.Events != "live" {
-				r.EventsError = admin.Failure{Text: st.LastError, Cause: st.Lost}
+				r.EventsError = findings.Failure{Text: st.LastError, Cause: st.Lost}
 			}
 			if st.Away {
 				r.EventsError.Text = "its agent has no connection to the engine, or cannot read its events: see the agent's log and /state"
 			}
 			if st.Connected && st.Unreadable != "" {
-				r.Events, r.EventsError = "unreadable", admin.Failure{Text: st.Unreadable}
+				r.Events, r.EventsError = "unreadable", findings.Failure{Text: st.Unreadable}
 			}
 			if !st.LastMessage.IsZero() {
-				r.LastEvent = "within a second"
+				r.EventAt, r.LastEvent = st.LastMessage, "within a second"
 				if ago := now.Sub(st.LastMessage).Truncate(time.Second); ago > 0 {
 					r.LastEvent = ago.String() + " ago"
 				}

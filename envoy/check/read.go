@@ -61,16 +61,21 @@ type endpoint struct {
 	out    bool // Envoy does not use it
 }
 
-// Endpoints returns how many endpoints a running Envoy has of a cluster or at these addresses, and how many of them it uses.
+// Endpoints returns how many endpoints a running Envoy has of a cluster or at these addresses, and how many of them it uses. One that
+// several clusters name is one.
 func (b *Bootstrap) Endpoints(cluster string, addrs []string) (all, used int) {
+	known := map[string]bool{} // used, by address
 	for name, list := range b.live {
 		for _, e := range list {
 			if name == cluster || slices.Contains(addrs, e.addr) {
-				all, used = all+1, used+boolean(!e.out)
+				known[e.addr] = known[e.addr] || !e.out
 			}
 		}
 	}
-	return all, used
+	for _, in := range known {
+		used += boolean(in)
+	}
+	return len(known), used
 }
 
 // placed is a part of the configuration with the path where it was found.

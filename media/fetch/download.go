@@ -18,7 +18,8 @@ func (f *Fetcher) exchange(ctx context.Context, c fair.Client, t target, old *en
 	if err != nil {
 		return nil, err
 	}
-	defer func() { h.release(c, f.cfg.now(), err) }()
+	began := f.cfg.now()
+	defer func() { h.release(c, began, f.cfg.now(), err) }()
 	if !f.total.Take(ctx, c, 1, 1) {
 		return nil, waitError(ctx, t.host)
 	}

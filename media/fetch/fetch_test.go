@@ -566,7 +566,7 @@ func TestCaches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.release(0, time.Now(), nil)
+		h.release(0, time.Now(), time.Now(), nil)
 	}
 	if n := f.hosts.all.Len(); n > maxHosts || other.Load() < all {
 		t.Errorf("%d hosts kept, %d went", n, other.Load())

@@ -22,6 +22,7 @@ type hosts struct {
 
 const (
 	maxHosts    = 4096
+	slow        = time.Second      // a download that takes as long is told of
 	openAfter   = 5                // consecutive failures
 	openFirst   = 2 * time.Second  // how long the circuit breaker stays open at first
 	openLongest = 60 * time.Second // doubled with every further failure up to this
@@ -35,6 +36,8 @@ type host struct {
 	consecutiveFailures int
 	failures            uint64
 	last                lastFailure
+	took                time.Duration // for the last download
+	tookAt              time.Time
 	until               time.Time // the circuit breaker is open until then
 	probing             bool      // one request is testing whether the host has recovered
 }
@@ -54,6 +57,9 @@ type HostState struct {
 
 	Last string    `json:"last"` // the last failure, such as "timeout" or "status 503"
 	At   time.Time `json:"at"`   // of the last failure
+
+	Took   time.Duration `json:"took_ns"` // for the last download
+	TookAt time.Time     `json:"-"`
 }
 
 func newHosts(perHost int64, now func() time.Time, full func(string)) *hosts {
@@ -105,12 +111,12 @@ func (s *host) admit(now time.Time) bool {
 }
 
 // release frees the slot and updates the failure counter and the circuit breaker.
-func (s *host) release(c fair.Client, now time.Time, err error) {
+func (s *host) release(c fair.Client, began, now time.Time, err error) {
 	s.slots.Give(c, 1)
 	var e *Error
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.probing = false
+	s.probing, s.took, s.tookAt = false, now.Sub(began), now
 	switch {
 	case !errors.As(err, &e) || e.lasting():
 		s.consecutiveFailures = 0
@@ -133,9 +139,9 @@ func (h *hosts) list() (out []HostState) {
 			continue
 		}
 		s.mu.Lock()
-		if s.failures > 0 {
+		if s.failures > 0 || s.took >= slow {
 			out = append(out, HostState{name, s.failures, s.consecutiveFailures, s.consecutiveFailures >= openAfter && now.Before(s.until),
-				s.last.why, s.last.at})
+				s.last.why, s.last.at, s.took, s.tookAt})
 		}
 		s.mu.Unlock()
 	}

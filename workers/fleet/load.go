@@ -74,6 +74,7 @@ type Work struct {
 	AdapterLoad        int      // the part of Tokens that stands for loading an adapter
 	Fetch              int      // further tokens that it fetches from its own lower tiers
 	Pull               int      // further tokens that it fetches from another worker
+	Media              bool     // it downloads media before it begins: how long that takes says nothing of the slot
 	Context            int      // tokens of the prompt, once for each answer
 	Answers            int      // decoded at once (n); 0: one
 	Locals             []uint64 // the prompt's blocks, by which events report its prefill; nil: they cannot
@@ -116,6 +117,7 @@ type Charge struct {
 	released           bool
 	ofReplica          bool    // another replica's
 	prefilledElsewhere bool    // others prefill it
+	media              bool    // see Work
 	fetches            float64 // tokens that come from lower tiers or another worker before it is computed
 	unqueued           bool    // nothing was queued before it, and fetches are from lower tiers only
 	adapterTokens      float64 // the part of tokens for loading an adapter; 0 if others were queued before it
@@ -221,7 +223,7 @@ func (s *Slot) Charge(b Work, now, since time.Time) *Charge {
 	defer s.mu.Unlock()
 	s.drain(now)
 	tokens := float64(b.Tokens)
-	h := &Charge{slot: s, ofReplica: b.OfReplica, prefilledElsewhere: b.PrefilledElsewhere, fetches: float64(b.Fetch + b.Pull),
+	h := &Charge{slot: s, ofReplica: b.OfReplica, prefilledElsewhere: b.PrefilledElsewhere, fetches: float64(b.Fetch + b.Pull), media: b.Media,
 		tokens: tokens, unreported: tokens, remaining: tokens, from: b.From, lastHeld: b.From, context: float64(b.Context),
 		answers: max(1, b.Answers), at: now}
 	if b.From < len(b.Locals) && s.eventsLive(now) {
@@ -280,7 +282,7 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		if h.released {
 			continue
 		}
-		fetches = fetches || h.fetches > 0
+		fetches = fetches || h.fetches > 0 || h.media
 		if blocks[i] < 0 {
 			h.seen = nil
 			continue

@@ -1,17 +1,20 @@
-package admin
+package findings
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/router"
@@ -20,11 +23,11 @@ import (
 	"github.com/sightline-router/sightline/workers/probe"
 )
 
-// TestProblems: each fact is a problem under its code, worst first; those of many workers are one; without facts there is none.
-func TestProblems(t *testing.T) {
+// TestFindings: each fact is a problem under its code, worst first; those of many workers are one; without facts there is none.
+func TestFindings(t *testing.T) {
 	now := time.Now()
 	well := Worker{Name: "gpu-1", Model: "m", Events: "live"}
-	if list := (&Facts{Now: now, Mode: "100%", Workers: []Worker{well}}).Problems(); len(list) != 0 {
+	if list := (&Facts{Now: now, Mode: "100%", Workers: []Worker{well}}).All(); len(list) != 0 {
 		t.Errorf("of a fleet that is well: %+v", list)
 	}
 	var many []Worker
@@ -56,10 +59,10 @@ func TestProblems(t *testing.T) {
 		{Facts{Recent: []router.Recent{{At: now, Code: 429}, {At: now, Code: 429, Used: "10.0.0.5:8000"}}}, "SL0110", "warning",
 			"1 of the last requests got 429"},
 		{Facts{Workers: []Worker{{Name: "gpu-1", Addr: "10.0.0.5:8000", Model: "m", Events: "live"}}, Recent: []router.Recent{
-			{At: now, Used: "10.0.0.5:8000"}, {At: now, Used: "10.0.0.5:8000", LeftAfter: 3 * time.Second},
-			{At: now, Used: "10.0.0.5:8000", LeftAfter: 4 * time.Second}, {At: now, Used: "10.0.0.5:8000", LeftAfter: 2 * time.Second},
-			{At: now, Used: "10.0.0.5:8000", Code: 200}, {At: now, Used: "10.0.0.5:8000", LeftAfter: 9 * time.Second}}}, "SL0110", "warning",
-			"gpu-1: clients leave without an answer: the last 3, after up to 4s"},
+			{At: now, Used: "10.0.0.5:8000"}, {At: now, Used: "10.0.0.5:8000", Lasted: 3 * time.Second},
+			{At: now, Used: "10.0.0.5:8000", Lasted: 4 * time.Second}, {At: now, Used: "10.0.0.5:8000", Lasted: 2 * time.Second},
+			{At: now, Used: "10.0.0.5:8000", Code: 200}, {At: now, Used: "10.0.0.5:8000", Lasted: 9 * time.Second}}}, "SL0110", "warning",
+			"gpu-1: clients get no answer: the last 3 left, after up to 4s"},
 		{Facts{Workers: []Worker{{Name: "gpu-1", Addr: "a", Model: "m", Events: "live"}, {Name: "gpu-2", Addr: "b", Model: "m", Events: "live"}},
 			Recent: slices.Repeat([]router.Recent{{At: now, Model: "m", Used: "a", Code: 200, FirstByte: 2 * time.Second, PromptTokens: 400},
 				{At: now, Model: "m", Used: "b", Code: 200, FirstByte: 800 * time.Millisecond, PromptTokens: 2048}}, 8)}, "SL0110", "warning",
@@ -105,7 +108,7 @@ func TestProblems(t *testing.T) {
 		{worker(func(w *Worker) { w.SameEvents = "gpu-2" }), "SL0308", "error",
 			"gpu-1: the same events as another worker: gpu-2"},
 		{worker(func(w *Worker) { w.OtherSize = 32 }), "SL0101", "warning", "32 tokens"},
-		{Facts{Findings: findings}, "SL0301", "warning",
+		{Facts{Audited: findings}, "SL0301", "warning",
 			"gpu-1: requests are stored otherwise than predicted (nothing): no block (60 requests)"},
 		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: "text", Verdict: probe.Differs,
 			Difference: &probe.Difference{Position: 7}}}}}}, "SL0202", "error",
@@ -114,8 +117,8 @@ func TestProblems(t *testing.T) {
 			Detail: "configured 0.32.0"}}}}}, "SL0107", "warning", "gpu-1: not as configured (engine_version): configured 0.32.0"},
 	} {
 		c.facts.Now = now
-		list := c.facts.Problems()
-		at := slices.IndexFunc(list, func(p Problem) bool { return p.Code == c.code })
+		list := c.facts.All()
+		at := slices.IndexFunc(list, func(p Finding) bool { return p.Code == c.code })
 		if at < 0 {
 			t.Errorf("%s is missing: %+v", c.code, list)
 			continue
@@ -140,10 +143,10 @@ func TestOneReason(t *testing.T) {
 	}{
 		{probed(differs("one turn"), differs(probe.Image), differs(probe.LargeImage)), "SL0201"},
 		{probed(probe.Finding{What: probe.Image}, differs(probe.LargeImage)), "SL0204"},
-		{Facts{Findings: block}, "SL0204"},
+		{Facts{Audited: block}, "SL0204"},
 	} {
 		codes := ""
-		for _, p := range c.facts.Problems() {
+		for _, p := range c.facts.All() {
 			codes += p.Code
 		}
 		if codes != c.want {
@@ -157,19 +160,19 @@ func TestNoEventsOnce(t *testing.T) {
 	mute := Worker{Name: "gpu-1", Model: "m", Events: "waiting", EventsError: Failure{Cause: rules.ErrNoEvents}}
 	f := Facts{Now: time.Now(), Workers: []Worker{mute},
 		Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Events, Verdict: probe.Configuration}}}}}
-	if list := f.Problems(); len(list) != 1 || list[0].Code != "SL0301" {
+	if list := f.All(); len(list) != 1 || list[0].Code != "SL0301" {
 		t.Errorf("%+v", list)
 	}
 }
 
-// TestProblemsOrder: problems that are equally bad keep their order from one look to the next.
-func TestProblemsOrder(t *testing.T) {
+// TestFindingsOrder: problems that are equally bad keep their order from one look to the next.
+func TestFindingsOrder(t *testing.T) {
 	f := Facts{Now: time.Now()}
 	for _, model := range strings.Fields("a b c d e f g h") {
 		f.Workers = append(f.Workers, Worker{Name: "gpu-" + model, Model: model, Health: new(fleet.Out)})
 	}
 	says := func() (list []string) {
-		for _, p := range f.Problems() {
+		for _, p := range f.All() {
 			list = append(list, p.What)
 		}
 		return list
@@ -182,41 +185,130 @@ func TestProblemsOrder(t *testing.T) {
 	}
 }
 
-// TestProblemsSince: a problem keeps its time while it is there, whatever else changes about it; what is usual for a moment counts
-// only after a while; what has ended begins anew. The page begins with the list, and /problems answers with it.
-func TestProblemsSince(t *testing.T) {
-	c, rows, _ := watched(t)
-	*rows = []Worker{{Name: "gpu-a", Model: "m", Rank: -1, Events: "live"}, {Name: "gpu-b", Model: "m", Rank: -1, Events: "catching up"}}
-	workers := *rows
+// TestSince: a finding keeps its time while it is there, whatever else changes about it; what is usual for a moment counts only after a
+// while; what has ended begins anew. Beginning and end are logged once, and counted.
+func TestSince(t *testing.T) {
+	workers := []Worker{{Name: "gpu-a", Model: "m", Rank: -1, Events: "live"}, {Name: "gpu-b", Model: "m", Rank: -1, Events: "catching up"}}
+	core, log := observer.New(zap.InfoLevel)
+	reg := prometheus.NewRegistry()
+	w := NewWatch(func(now time.Time) Facts { return Facts{Now: now, Workers: workers} }, zap.New(core), meter.At(reg))
 	began := time.Now().Add(-10 * time.Minute)
-	if list := c.problems(began, workers); len(list) != 0 {
-		t.Errorf("a worker that has just come: %+v", list)
+	if list := w.List(began); len(list) != 0 {
+		t.Errorf("a worker that has just come: got %+v, want nothing", list)
 	}
 	workers[0].Health = &fleet.Out{Fault: rules.Refused}
-	c.problems(began.Add(time.Second), workers)
+	w.List(began.Add(time.Second))
 	workers[0].Health = &fleet.Out{Fault: rules.Timeout}
-	list := c.problems(began.Add(2*time.Minute), workers)
+	list := w.List(began.Add(2 * time.Minute))
 	if len(list) != 2 || !list[0].Since.Equal(began.Add(time.Second)) || list[1].Code != "SL0303" || !list[1].Since.Equal(began) {
-		t.Errorf("after two minutes: %+v", list)
-	}
-	w := httptest.NewRecorder()
-	c.showProblems(w, nil)
-	var told []Problem
-	if err := json.Unmarshal(w.Body.Bytes(), &told); err != nil || len(told) != 2 || !told[0].Since.Equal(began.Add(time.Second)) {
-		t.Errorf("/problems: %v %s", err, w.Body)
-	}
-	w = httptest.NewRecorder()
-	c.show(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	page := w.Body.String()
-	if banner, now := strings.Index(page, "SL0109"), strings.Index(page, `id="now"`); banner < 0 || banner > now {
-		t.Errorf("the page does not begin with its problems: %d, %d", banner, now)
+		t.Errorf("after two minutes: got %+v, want SL0109 since a second later and SL0303", list)
 	}
 	workers[0].Health, workers[1].Events = nil, "live"
-	if list := c.problems(began.Add(3*time.Minute), workers); len(list) != 0 || len(c.since) != 0 {
-		t.Errorf("all is well again: %+v, %v kept", list, c.since)
+	if list := w.List(began.Add(3 * time.Minute)); len(list) != 0 || len(w.since) != 0 {
+		t.Errorf("all is well again: got %+v, %v kept, want nothing", list, w.since)
+	}
+	lines := 0
+	for _, line := range log.All() {
+		if strings.HasPrefix(line.Message, "SL0303: gpu-b: not all") && line.Level == zap.WarnLevel || line.Message == "SL0303: no more" {
+			lines++
+		}
+	}
+	if lines != 2 {
+		t.Errorf("got %d lines of SL0303 in the log, want 2: %v", lines, log.All())
 	}
 	workers[0].Health = &fleet.Out{Fault: rules.Refused}
-	if list := c.problems(began.Add(4*time.Minute), workers); len(list) != 1 || !list[0].Since.Equal(began.Add(4*time.Minute)) {
-		t.Errorf("it is out again: %+v", list)
+	if list := w.List(began.Add(4 * time.Minute)); len(list) != 1 || !list[0].Since.Equal(began.Add(4*time.Minute)) {
+		t.Errorf("it is out again: got %+v, want SL0109 since now", list)
+	}
+	families, err := reg.Gather()
+	if err != nil || len(families) != 1 || families[0].Metric[0].Label[0].GetValue() != "SL0109" {
+		t.Errorf("got %v, %v, want one sightline_findings of SL0109", families, err)
+	}
+}
+
+// TestSymptoms: failed, slow, undecided and refused requests are findings whatever the cause, and before any cause.
+func TestSymptoms(t *testing.T) {
+	now := time.Now()
+	gpu := []Worker{{Name: "gpu-1", Addr: "a", Model: "m", Events: "live"}}
+	many := func(n int, r router.Recent) []router.Recent {
+		r.At, r.Used, r.Lasted = now.Add(-time.Second), "a", max(r.Lasted, 1)
+		return slices.Repeat([]router.Recent{r}, n)
+	}
+	good := many(20, router.Recent{Code: 200})
+	strays := func(n int, s extproc.Stray) []extproc.Stray {
+		s.At = now
+		return slices.Repeat([]extproc.Stray{s}, n)
+	}
+	refused := func(what string) []extproc.RefusedCall {
+		return []extproc.RefusedCall{{At: now, From: "10.0.0.3", What: what, Why: "no token"}}
+	}
+	for name, c := range map[string]struct {
+		facts      Facts
+		want, says string // code and severity of the first; "": there is none
+	}{
+		"all well": {Facts{Recent: good}, "", ""},
+		"Envoy's timeout": {Facts{Recent: many(9, router.Recent{Code: 504, Flags: "UT"})},
+			"SL0001 error", "9 of the last 9 requests failed: 9 with 504, Envoy's timeout ended before the answer (UT) at gpu-1"},
+		"answers broken off": {Facts{Recent: append(many(4, router.Recent{Code: 200, Flags: "UC"}), good...)},
+			"SL0001 warning", "4 of the last 24 requests failed: 4 with 200, the connection broke (UC)"},
+		"the worker's 500": {Facts{Recent: append(many(4, router.Recent{Code: 500}), good...)},
+			"SL0001 warning", "4 with 500, by the worker at gpu-1"},
+		"few":               {Facts{Recent: append(many(2, router.Recent{Code: 500}), good...)}, "", ""},
+		"one client's 400":  {Facts{Recent: append(many(9, router.Recent{Code: 400}), good...)}, "", ""},
+		"everybody's 401":   {Facts{Recent: many(20, router.Recent{Code: 401})}, "SL0001 error", "20 with 401"},
+		"clients that left": {Facts{Recent: many(9, router.Recent{Code: 200, Flags: "DC"})}, "", ""},
+		"Envoy has no route": {Facts{Strays: strays(9, extproc.Stray{Code: 404, Flags: "NR", Why: "route_not_found"})},
+			"SL0001 error", "Envoy has no route (NR)"},
+		"refused by a filter": {Facts{Strays: strays(9, extproc.Stray{Code: 403, Why: "rbac_access_denied_matched_policy[none]"})},
+			"SL0001 error", "by Envoy: rbac"},
+		"late streams": {Facts{Recent: many(5, router.Recent{Code: 200, Streams: true, FirstByte: 12 * time.Second})},
+			"SL0002 warning", "5 of the last 5 answers"},
+		"slow answers": {Facts{Recent: many(5, router.Recent{Code: 200, Lasted: 80 * time.Second, OutputTokens: 100})},
+			"SL0002 warning", "5 of the last 5"},
+		"long answers": {Facts{Recent: many(5, router.Recent{Code: 200, Lasted: 80 * time.Second, OutputTokens: 1000})}, "", ""},
+		"undecided": {Facts{Strays: strays(5, extproc.Stray{Addr: "a", Code: 200})},
+			"SL0003 error", "5 of the last 5 requests reached workers undecided"},
+		"of another service": {Facts{Strays: strays(5, extproc.Stray{Addr: "b", Code: 500})}, "", ""},
+		"at the start":       {Facts{Began: now.Add(-time.Second), Strays: strays(5, extproc.Stray{Addr: "a", Code: 200})}, "", ""},
+		"no token":           {Facts{Refused: refused("decisions")}, "SL0004 error", "decisions from 10.0.0.3: no token (1 times)"},
+		"a stranger's TLS":   {Facts{Refused: refused("connections"), Recent: good}, "SL0004 warning", "connections from 10.0.0.3"},
+		"Envoy's TLS":        {Facts{Refused: refused("connections")}, "SL0004 error", "connections from 10.0.0.3"},
+	} {
+		c.facts.Now, c.facts.Workers = now, gpu
+		list := c.facts.All()
+		got, says := "", ""
+		if len(list) > 0 {
+			got, says = list[0].Code+" "+list[0].Severity, list[0].What
+		}
+		if got != c.want || !strings.Contains(says, c.says) {
+			t.Errorf("%s: got %q, %q, want %q, %q", name, got, says, c.want, c.says)
+		}
+	}
+}
+
+// TestImageHosts: who waits for an image host does not wait for the worker.
+func TestImageHosts(t *testing.T) {
+	now := time.Now()
+	f := Facts{Now: now,
+		Workers: []Worker{{Name: "gpu-1", Addr: "a", Model: "m", Events: "live"}, {Name: "gpu-2", Addr: "b", Model: "m", Events: "live"}},
+		Recent: slices.Repeat([]router.Recent{{At: now, Model: "m", Used: "a", Code: 200, FirstByte: 4 * time.Second, Fetches: true},
+			{At: now, Model: "m", Used: "a", Code: 200, FirstByte: 4 * time.Second, Took: 4*time.Second - 40*time.Millisecond},
+			{At: now, Model: "m", Used: "b", Code: 200, FirstByte: 40 * time.Millisecond}}, 9),
+		Hosts: []fetch.HostState{{Host: "img.example", Took: 4 * time.Second, TookAt: now}}}
+	list := f.All()
+	if len(list) != 1 || list[0].Code != "SL0509" || list[0].Severity != "warning" || !strings.Contains(list[0].What, `"img.example": after 4s`) {
+		t.Errorf("got %+v, want SL0509 alone", list)
+	}
+}
+
+// TestHangingWorker: requests wait at a worker, none ends and it stores nothing. One that computes long answers is not meant.
+func TestHangingWorker(t *testing.T) {
+	now := time.Now()
+	for stored, want := range map[time.Duration]int{time.Second: 0, 30 * time.Second: 1} {
+		f := Facts{Now: now, Workers: []Worker{{Name: "gpu-1", Addr: "a", Model: "m", Events: "live", EventAt: now.Add(-stored)}},
+			Recent: slices.Repeat([]router.Recent{{At: now.Add(-25 * time.Second), Model: "m", Used: "a"}}, 3)}
+		if list := f.All(); len(list) != want {
+			t.Errorf("it stored something %v ago: got %+v, want %d findings", stored, list, want)
+		}
 	}
 }

@@ -1,0 +1,119 @@
+package findings
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/internal/retry"
+)
+
+// Watch looks at the facts of a running Sightline again and again. It keeps since when each finding is there, logs those that begin and
+// end, and counts them for alerts.
+type Watch struct {
+	facts func(now time.Time) Facts
+	log   *zap.Logger
+
+	mu    sync.Mutex
+	since map[string]time.Time // by key
+	said  map[string]time.Time // when one was logged that has not ended for logAgain
+	there map[string]bool      // logged, and still there
+}
+
+const (
+	lookPeriod = 2 * time.Second
+	logAgain   = time.Minute // a finding that comes and goes is logged once in this time
+)
+
+// NewWatch returns a Watch; facts is called by several goroutines.
+func NewWatch(facts func(now time.Time) Facts, log *zap.Logger, of meter.Metrics) *Watch {
+	w := &Watch{facts: facts, log: log, since: map[string]time.Time{}, said: map[string]time.Time{}, there: map[string]bool{}}
+	desc := meter.Desc("findings", "Findings of docs/doctor.md that are there now, as /problems lists them.", "code", "severity")
+	of.ReadAll(func(ch chan<- prometheus.Metric) {
+		count := map[[2]string]float64{}
+		for _, f := range w.List(time.Now()) {
+			count[[2]string{f.Code, f.Severity}]++
+		}
+		for of, n := range count {
+			meter.Gauge(ch, desc, n, of[0], of[1])
+		}
+	}, desc)
+	return w
+}
+
+// Run looks until ctx ends.
+func (w *Watch) Run(ctx context.Context) {
+	for range retry.Every(ctx, lookPeriod) {
+		w.List(time.Now())
+	}
+}
+
+// List returns the findings that have been there for long enough, worst first, with the time when each was first seen.
+func (w *Watch) List(now time.Time) []Finding {
+	facts := w.facts(now)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := w.lasting(now, facts.All())
+	w.write(now, out)
+	return out
+}
+
+func (f *Finding) key() string { return f.Code + " " + f.kind }
+
+// lasting drops the findings that are too new, and dates the others.
+func (w *Watch) lasting(now time.Time, list []Finding) []Finding {
+	there := make(map[string]bool, len(list))
+	out := list[:0]
+	for _, f := range list {
+		key := f.key()
+		there[key] = true
+		if first, ok := w.since[key]; !ok {
+			w.since[key] = f.Since
+		} else if first.Before(f.Since) {
+			f.Since = first
+		}
+		if now.Sub(f.Since) >= f.after {
+			out = append(out, f)
+		}
+	}
+	for key := range w.since {
+		if !there[key] {
+			delete(w.since, key)
+		}
+	}
+	return out
+}
+
+// write logs the errors and warnings that have begun, and those that have ended.
+func (w *Watch) write(now time.Time, list []Finding) {
+	there := make(map[string]bool, len(list))
+	for i := range list {
+		f, key := &list[i], list[i].key()
+		if f.Severity == "note" {
+			continue
+		}
+		there[key] = true
+		if last, ok := w.said[key]; !w.there[key] && (!ok || now.Sub(last) >= logAgain) {
+			write := w.log.Warn
+			if f.Severity == "error" {
+				write = w.log.Error
+			}
+			write(f.Code+": "+f.What, zap.String("fix", f.Fix), zap.Time("since", f.Since))
+			w.said[key], w.there[key] = now, true
+		}
+	}
+	for key, last := range w.said {
+		switch {
+		case there[key]:
+		case w.there[key]:
+			w.log.Info(key[:len("SL0000")]+": no more", zap.String("what", key[len("SL0000 "):]))
+			delete(w.there, key)
+		case now.Sub(last) >= logAgain:
+			delete(w.said, key)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package findings
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/workers/probe"
+)
+
+// sign is a problem that a worker's row may show.
+type sign struct {
+	Finding
+	shows func(w *Worker) (detail string, is bool)
+}
+
+func newSign(code, severity, kind string, shows func(*Worker) (string, bool), what, fix string, after time.Duration) sign {
+	return sign{Finding{Code: code, Severity: severity, kind: kind, What: what, Fix: fix, From: "events", after: after}, shows}
+}
+
+// inState is shown by a worker whose events are in a state, with the error.
+func inState(state string) func(*Worker) (string, bool) {
+	return func(w *Worker) (string, bool) { return w.EventsError.Text, w.Events == state }
+}
+
+// silent reports whether a worker has said that it publishes no events.
+func (w *Worker) silent() bool { return errors.Is(w.EventsError.Cause, rules.ErrNoEvents) }
+
+var signs = []sign{
+	newSign("SL0301", "error", "no events", func(w *Worker) (string, bool) { return "", w.Events == "waiting" && w.silent() },
+		rules.ErrNoEvents.Error(), FixNoEvents, 0),
+	newSign("SL0303", "error", "waiting", func(w *Worker) (string, bool) { return w.EventsError.Text, w.Events == "waiting" && !w.silent() },
+		"no connection to the KV events", "events.zmq: where the worker publishes; there publish at tcp://*:PORT (not at localhost), open the "+
+			"port, name the pod's address; events.nats needs the agent (SL0602)", 5*time.Second),
+	newSign("SL0309", "error", "unreadable", inState("unreadable"), "events that cannot be read", FixUnreadable, 0),
+	newSign("SL0303", "warning", "catching up", func(w *Worker) (string, bool) {
+		return "", w.Events == "catching up" && w.EventsError.Text == ""
+	}, "not all of the cache's contents are known yet",
+		"see its log: a replay that does not end, or an agent without a connection", time.Minute),
+	newSign("SL0304", "error", "no replay", func(w *Worker) (string, bool) {
+		return w.EventsError.Text, w.Events == "catching up" && w.EventsError.Text != ""
+	}, "what it has stored before cannot be had",
+		"events: {replay: …} where the worker has its replay_endpoint; with agents: SL0601, SL0602", 3*time.Second),
+	newSign("SL0502", "warning", "none", inState("none"), "no KV events: the cache's contents are guessed from the requests sent there",
+		"events: {auto: true} of its group, or {zmq: …, replay: …}", 0),
+	newSign("SL0109", "warning", "not ready", inState("not ready"), "not ready, by worker discovery", "see its readiness probe", time.Minute),
+	newSign("SL0303", "warning", "late", func(w *Worker) (string, bool) {
+		return "", w.Events == "live" && w.EventAge >= LateEvents.Seconds()
+	}, "no events for long: the cache's contents are doubtful", "see the network to its event socket, and whether its process is stopped", 0),
+	newSign("SL0306", "warning", "medium", func(w *Worker) (string, bool) { return kvevent.UnknownMedium(w.UnknownKey) },
+		"blocks in an unknown storage medium", "a newer Sightline: until then the medium counts as a shared store, the lowest tier", 0),
+	newSign("SL0309", "warning", "key", func(w *Worker) (string, bool) {
+		_, medium := kvevent.UnknownMedium(w.UnknownKey)
+		return w.UnknownKey, w.UnknownKey != "" && !medium
+	}, "events with an unknown key", "a newer Sightline: the engine's events have keys that this one does not know", 0),
+	newSign("SL0309", "warning", "lost", func(w *Worker) (string, bool) { return fmt.Sprint(w.Unfilled, " times"), w.Unfilled > 0 },
+		"lost events could not be replayed from anywhere", "events: {replay: …}, or an agent beside the worker", 0),
+	newSign("SL0308", "error", "same", func(w *Worker) (string, bool) { return w.SameEvents, w.SameEvents != "" },
+		"the same events as another worker", FixShared, 0),
+	newSign("SL0101", "warning", "size", func(w *Worker) (string, bool) { return fmt.Sprint(w.OtherSize, " tokens"), w.OtherSize > 0 },
+		"blocks of another size than block_size", "block_size: its own, of its model or of a class for it; or leave it out", 0),
+}
+
+// What to do, where the doctor finds the same by itself.
+const (
+	FixNATS     = "start it with JetStream, correct nats.url, and give Sightline the permissions of \"sightline credentials\""
+	FixNoEvents = `--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", ` +
+		`"replay_endpoint": "tcp://*:5657"}'`
+	FixCaching = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache " +
+		"(SGLang), with enable_block_reuse (TensorRT-LLM)"
+	FixUnreadable = "start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its " +
+		"socket"
+	FixShared    = "events: {zmq: …} of each worker's own socket"
+	FixMisplaced = "exchange events.zmq and events.replay of these workers (with agents: --worker, or --zmq and --replay): each the address " +
+		"and port of its own worker's --kv-events-config"
+	FixAccessLog    = "the access loggers that \"sightline envoy\" prints, to all Sightlines"
+	FixCertificates = "renew the file; the next connection uses it"
+	FixNotReady     = "see what it waits for: an event stream, or worker discovery"
+)
+
+// ofWorkers adds what the workers' rows show.
+func (f *Facts) ofWorkers(l *table) {
+	well, served, unasked := map[string]int{}, map[string]int{}, map[string]*probe.Finding{}
+	for i := range f.Probes {
+		unasked[f.Probes[i].Worker] = f.Probes[i].NotAsked()
+	}
+	for _, worker := range slices.Sorted(maps.Keys(f.Unresolved)) {
+		l.add(Finding{Code: "SL0109", Severity: "warning", kind: "unresolved", From: "workers", What: rules.Unresolved.Error(),
+			Fix: rules.Unresolved.Fix()}, worker, f.Unresolved[worker])
+	}
+	for i := range f.Workers {
+		w := &f.Workers[i]
+		served[w.Model]++
+		if w.Health == nil && w.Events != "not ready" {
+			well[w.Model]++
+		}
+		if w.Health != nil {
+			p := Finding{Code: "SL0109", Severity: "warning", kind: "out", From: "workers", What: "no requests are sent there",
+				Fix: "see its log; it gets requests again once it answers"}
+			if fix := w.Health.Fault.Fix(); fix != "" {
+				p.kind, p.Fix = "out "+string(w.Health.Fault), fix
+			}
+			l.add(p, w.Name, w.Health.Why)
+			continue // its events fail for the same reason
+		}
+		found := unasked[w.Name]
+		if found != nil {
+			l.add(Finding{Code: "SL0109", Severity: "warning", kind: "not asked " + string(found.Fault), From: "probe",
+				What: "it cannot be asked what it serves", Fix: cmp.Or(found.Fault.Fix(), "see its log, and the network to its addr"),
+				after: 2 * time.Second}, w.Name, found.Detail)
+		}
+		for k := range signs {
+			sign := &signs[k]
+			sameReason := sign.kind == "waiting" && found != nil && errors.Is(w.EventsError.Cause, rules.ErrNotAsked)
+			if detail, shows := sign.shows(w); shows && !sameReason {
+				l.add(sign.Finding, w.Name, detail)
+			}
+		}
+		if slow := &w.Slow; slow.Times > 0 {
+			l.add(Finding{Code: "SL0110", Severity: "warning", kind: "pace", From: "events", Since: slow.Since,
+				What: "computes prompts much slower than others of its class, and gets fewer", Fix: "see its GPU (clocks, temperature), and what " +
+					"else runs there; if its hardware is another one on purpose: a class of its own"}, w.Name,
+				fmt.Sprintf("%.1f times as long", slow.Times))
+		}
+		for k := range w.RulesAside {
+			aside := &w.RulesAside[k]
+			l.add(Finding{Code: "SL0206", Severity: "warning", From: "audit", Since: aside.Since,
+				kind: "rule " + strings.Join([]string{aside.Model, aside.Class, aside.Rule}, "\x00"),
+				What: "the rule for " + aside.Rule + " has stepped aside, and such prompts are learned", Fix: ruleFix(aside.Rule)}, w.Name,
+				aside.First.Worker+" contradicts it: "+aside.First.Says)
+		}
+	}
+	for _, model := range slices.Sorted(maps.Keys(served)) {
+		if well[model] == 0 {
+			l.add(Finding{Code: "SL0105", Severity: "error", kind: "nobody " + model, From: "workers",
+				What: fmt.Sprintf("%s: no worker gets requests, of %d", model, served[model]), Fix: "see why they are out: SL0109"}, "", "")
+		}
+	}
+}
