@@ -74,8 +74,8 @@ func TestAccessLog(t *testing.T) {
 		o.OutputTokens = tokens
 		return o
 	}
-	cut := func(o router.Outcome) router.Outcome {
-		o.Cut = true
+	cut := func(o router.Outcome, flags string) router.Outcome {
+		o.Cut, o.Fault = true, flags
 		return o
 	}
 	with := func(e *accessv3.HTTPAccessLogEntry, flags *accessv3.ResponseFlags) *accessv3.HTTPAccessLogEntry {
@@ -127,10 +127,10 @@ func TestAccessLog(t *testing.T) {
 			[]router.Outcome{started(one), over(one, 200, -1, -1), failed("reset")}},
 		{"the client leaves in the middle of the answer", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0),
 			with(entry(ended, "A", worker, 200), &accessv3.ResponseFlags{DownstreamConnectionTermination: true})},
-			[]router.Outcome{started(one), cut(over(one, 200, -1, -1))}},
+			[]router.Outcome{started(one), cut(over(one, 200, -1, -1), "DC")}},
 		{"the worker breaks off", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0),
 			with(entry(ended, "A", worker, 200), &accessv3.ResponseFlags{UpstreamRemoteReset: true})},
-			[]router.Outcome{started(one), cut(over(one, 200, -1, -1))}},
+			[]router.Outcome{started(one), cut(over(one, 200, -1, -1), "UR")}},
 		{"the client leaves, the pool is full",
 			[]*accessv3.HTTPAccessLogEntry{flagged("A", &accessv3.ResponseFlags{DownstreamConnectionTermination: true}),
 				flagged("A", &accessv3.ResponseFlags{UpstreamOverflow: true})}, nil},

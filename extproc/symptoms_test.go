@@ -30,6 +30,7 @@ func TestStrays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(s.grpc.Stop)
 		e := &accessv3.HTTPAccessLogEntry{CommonProperties: &accessv3.AccessLogCommon{AccessLogType: accessv3.AccessLogType_DownstreamEnd},
 			Request:  &accessv3.HTTPRequestProperties{RequestMethod: corev3.RequestMethod_POST, Path: c.path},
 			Response: &accessv3.HTTPResponseProperties{ResponseCode: wrapperspb.UInt32(c.code), ResponseCodeDetails: c.why}}
@@ -50,6 +51,7 @@ func TestRefusedCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(s.grpc.Stop)
 	at := func(host string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(host), Port: 9} }
 	for i := range 2 * maxNoted {
 		s.refusedCall(at(fmt.Sprint("10.0.0.", i%2)), "decisions", "no token")
