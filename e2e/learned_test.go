@@ -140,7 +140,8 @@ func TestLearnsWithoutAnswers(t *testing.T) {
 		}
 		return gjson.Get(r.body, "choices.0.message.content").Str, prompt
 	}
-	for i, what := range []string{"replaced", "replaced", "replaced", "kept", "kept", "replaced", "trimmed", "kept", "kept", "extended", "none"} {
+	for i, what := range []string{"replaced", "replaced", "replaced", "kept", "kept", "replaced", "trimmed", "kept", "kept", "extended",
+		"none"} {
 		rng := rand.New(rand.NewPCG(uint64(i), 8))
 		message := func(role, content string) any { return map[string]any{"role": role, "content": content} }
 		talk := []any{message("user", words(rng, 60))}
