@@ -308,7 +308,7 @@ type mistake struct {
 
 // mistakes are those made in the field, most frequent first; some occur in several forms.
 var mistakes = []mistake{
-	{"1 events off", "SL0301", Error, "a says that it publishes no KV events", `"publisher":"zmq"`, func(f *fleet) {
+	{"1 events off", "SL0301", Error, "a says that it publishes no KV events", `"publisher": "zmq"`, func(f *fleet) {
 		f.sim = only(func(c *sim.Config) { c.Bare = true })
 	}},
 	{"1 other topic", "SL0301", Error, `its topic is "kv", subscribed to is "other"`, "--kv-events-config", func(f *fleet) {
