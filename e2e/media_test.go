@@ -249,8 +249,8 @@ func TestRelay(t *testing.T) {
 					t.Errorf("%s: status %d, want %d", name, resp.StatusCode, c.code)
 				}
 			}
-			if metric(t, l, "sightline_relay", "served") < 3 || metric(t, l, "sightline_relay_images", "") != 3 {
-				t.Errorf("served %v, images %v", metric(t, l, "sightline_relay", "served"), metric(t, l, "sightline_relay_images", ""))
+			if metric(t, l, "sightline_relay_total", "served") < 3 || metric(t, l, "sightline_relay_images", "") != 3 {
+				t.Errorf("served %v, images %v", metric(t, l, "sightline_relay_total", "served"), metric(t, l, "sightline_relay_images", ""))
 			}
 		})
 	}
@@ -286,7 +286,7 @@ func TestRelayToTensorRTLLM(t *testing.T) {
 		settled(t, l)
 		return r.cached > 250 && int(d.Get("cached_tokens").Int()) == r.cached && d.Get("reason").Str == "exact"
 	})
-	if metric(t, l, "sightline_relay", "served") < 1 {
+	if metric(t, l, "sightline_relay_total", "served") < 1 {
 		t.Error("no worker came to the relay")
 	}
 }

@@ -16,9 +16,6 @@ type stateMetrics struct {
 	slots, partial, blocks, resident, used *prometheus.Desc // of the index
 	relayed, images                        *prometheus.Desc // of the relay: bytes, images
 	lost, relayTotal, fetched              *prometheus.Desc // counters
-
-	// oldIndex and oldRelay are the gauges under the names of the previous release, which mix units. The next release drops them.
-	oldIndex, oldRelay *prometheus.Desc
 }
 
 func showState(of meter.Metrics, index *indexer.Index, media *engine.Media) {
@@ -33,35 +30,27 @@ func showState(of meter.Metrics, index *indexer.Index, media *engine.Media) {
 		lost:       meter.Desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not_taken (not stored).", "what"),
 		relayTotal: meter.Desc("relay_total", "The relay's images, by outcome.", "what"),
 		fetched:    meter.Desc("fetch_total", "Images requested by URL, by outcome.", "what"),
-		oldIndex: meter.Desc("index",
-			"Deprecated: index_slots, index_partial_slots, index_blocks, index_bytes and index_used_bytes.", "what"),
-		oldRelay: meter.Desc("relay", "Deprecated: relay_bytes and relay_images.", "what"),
 	}
-	of.ReadAll(m.collect, m.slots, m.partial, m.blocks, m.resident, m.used, m.relayed, m.images, m.lost, m.relayTotal, m.fetched,
-		m.oldIndex, m.oldRelay)
+	of.ReadAll(m.collect, m.slots, m.partial, m.blocks, m.resident, m.used, m.relayed, m.images, m.lost, m.relayTotal, m.fetched)
 }
 
 func (m *stateMetrics) collect(ch chan<- prometheus.Metric) {
-	gauge := func(desc, old *prometheus.Desc, what string, n float64) {
-		meter.Gauge(ch, desc, n)
-		meter.Gauge(ch, old, n, what)
-	}
 	count := func(desc *prometheus.Desc, values map[string]float64) {
 		for what, n := range values {
 			meter.Counter(ch, desc, n, what)
 		}
 	}
 	s := m.index.Stats()
-	gauge(m.slots, m.oldIndex, "slots", float64(s.Slots))
-	gauge(m.partial, m.oldIndex, "partial_slots", float64(s.Partial))
-	gauge(m.blocks, m.oldIndex, "blocks", float64(s.Blocks))
-	gauge(m.resident, m.oldIndex, "bytes", float64(s.Resident))
-	gauge(m.used, m.oldIndex, "bytes_used", float64(s.Used))
+	meter.Gauge(ch, m.slots, float64(s.Slots))
+	meter.Gauge(ch, m.partial, float64(s.Partial))
+	meter.Gauge(ch, m.blocks, float64(s.Blocks))
+	meter.Gauge(ch, m.resident, float64(s.Resident))
+	meter.Gauge(ch, m.used, float64(s.Used))
 	count(m.lost, map[string]float64{"evicted": float64(s.Evicted), "not_taken": float64(s.Dropped)})
 	if m.media.Relay != nil {
 		r := m.media.Relay.Stats()
-		gauge(m.relayed, m.oldRelay, "bytes", float64(r.Bytes))
-		gauge(m.images, m.oldRelay, "pictures", float64(r.Images))
+		meter.Gauge(ch, m.relayed, float64(r.Bytes))
+		meter.Gauge(ch, m.images, float64(r.Images))
 		count(m.relayTotal, map[string]float64{"offered": float64(r.Offered), "full": float64(r.Full),
 			"served": float64(r.Served), "passed": float64(r.Passed), "expired": float64(r.Expired), "gone": float64(r.Gone),
 			"forbidden": float64(r.Forbidden)})
