@@ -61,7 +61,7 @@ $(ENGINES):
 	@echo "smuggle: fetching starlette, uvicorn, orjson and msgspec (once)"
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check starlette==1.10.0 uvicorn==0.54.0 httptools==0.9.0 orjson==3.13.0 msgspec==0.22.0 && mv $@.part $@
 
-unit: | $(ENGINES) ## tests of all rooms, no Envoy needed
+unit: | $(ENGINES) ## tests of all packages, no Envoy needed
 	SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) -timeout 30m $$($(GO) list ./... | grep -v /e2e)
 
 # The number in the folder's name changes with the versions in the script. Your own folder of crd_*.yaml may stand in its place.
@@ -159,7 +159,7 @@ generated: build ## print again what is committed as printed: the envoy.yaml of 
 
 # Without TestUsersChange, which has the embedded NATS server read its users again: nats-server 2.15.2 reads its options without a lock
 # while it answers a direct get (getDirectRequest), beside its own setOpts. make test runs it.
-race: ## the concurrent rooms under the race detector (needs a C compiler)
+race: ## the concurrent packages under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test $(POISON) -race -skip '^TestUsersChange$$' -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./media/... ./mmhash/... ./workers/... ./prompt/tokenizer/... ./app/registry ./app/serve ./app/admin
 
 sim: build ## the choice beside other routers' rules on a simulated fleet: what its goals are about, and which are reached (seven minutes); SEED=2, TRACE=mooncake_conversation.jsonl.gz

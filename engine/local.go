@@ -98,7 +98,7 @@ var (
 
 // local identifies the file of a file:// URL as vLLM reads it: only below allowed_local_media_path. The router must have the
 // workers' directory at the same path; a file that is missing here makes the prompt inexact and is no error. The error is a
-// *Refused, or one of facts.
+// *Refused, or says why the bytes are no image (media.Identify).
 func (m *Model) local(ctx context.Context, c fair.Client, rawURL string, md *Medium) (src media.Source, why string, err error) {
 	path := rawURL
 	if schemeOf([][]byte{[]byte(rawURL)}) == "file" {

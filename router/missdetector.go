@@ -27,7 +27,8 @@ const (
 	maxCorrectors    = 1 << 16 // clients counted within missWindow; beyond it the others count as one
 )
 
-// suspects counts such answers by slot, and forgets slots that had none for resyncRest; and by client, and forgets them after missWindow.
+// suspects counts answers with fewer cached tokens than predicted: by slot, forgotten when a slot had none for resyncRest, and by
+// client, forgotten after missWindow.
 type suspects struct {
 	mu       sync.Mutex
 	bySlot   map[*fleet.Slot]*suspect

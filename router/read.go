@@ -84,9 +84,9 @@ func (m *servedModel) classOf(w *fleet.Worker) int {
 type reading struct {
 	needed       bool // workers of its classes exist
 	edits        []body.Edit
-	model        *engine.Model  // that reads it
+	model        *engine.Model  // which reads the request
 	prompt       *engine.Prompt // the longest one, since all prompts of a request share a worker; if err is set, an empty one
-	computed     *engine.Prompt // as prompt, by the rules that have stepped aside; nil: none has
+	computed     *engine.Prompt // the prompt by the rules that have stepped aside; nil: none has
 	facts        engine.Facts   // valid even with an error
 	engineTokens int            // prompt tokens that the engine will report; 0: not known
 	err          error

@@ -101,7 +101,7 @@ func (f *Feed) AskOthers(ctx context.Context) {
 	}
 }
 
-// askOthers does so in the feed's goroutine.
+// askOthers asks other replicas for what the rank holds. It is called in the feed's goroutine.
 func (f *Feed) askOthers(ctx context.Context) {
 	f.mu.Lock()
 	list := f.othersWaiting

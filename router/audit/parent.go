@@ -37,8 +37,8 @@ func (h *heldBefore) locals() []uint64 {
 	return h.blocks
 }
 
-// follow finds the place of a request's first event, which names it, if it begins after blocks that the slot held before. They are the
-// beginning of the prompt, and may differ from what was computed.
+// follow finds where in the prompt a request's first event begins, if the slot held blocks before it. The event carries the request's
+// id. The held blocks are the beginning of the prompt; they may differ from those that were computed for it.
 func (x *request) follow(before *heldBefore) {
 	if x.judged || x.nextPos >= 0 || x.finding != nil || before.e.BlockSize != x.Size || len(before.locals()) == 0 {
 		return // of another size: its process was started anew otherwise

@@ -140,9 +140,9 @@ func (u *use) agree() (back bool) {
 type Standing struct {
 	of       *engine.Model
 	rest     Rules            // for workers that are not in byWorker
-	byWorker map[string]Rules // for those that a rule distinguishes
-	unproven Rules            // rules with which fewer requests than proof have agreed
-	beside   *atomic.Int64    // of the class
+	byWorker map[string]Rules // for workers with a standing of their own
+	unproven Rules            // rules with which fewer requests than the proof that is asked for have agreed
+	beside   *atomic.Int64    // requests that were routed beside unproven rules, counted for the class
 	why      [ruleCount]string
 }
 

@@ -87,13 +87,13 @@ type node struct {
 	own        []uint64  // the node's chain: the first from blocks of the parent's, and these
 	ending     *ending   // nil: no path ended here
 	from       int32
-	common     int32 // blocks of the chain that nearly all paths have which part here; -1 while all go on alike
-	weight     int32 // of the steps: about as many tokens
+	common     int32 // blocks that nearly all paths share which part at this node; -1 while no path has parted here
+	weight     int32 // about how many tokens the steps stand for
 	children   int32
 	latest     *node // of the children
-	least      int32 // blocks that those had that more counts
-	strays     int8  // prompts with less than half of the known blocks, less the others
-	more       int8  // new paths that had far more than the common blocks, less the others
+	least      int32 // fewest blocks among the new paths that more counts
+	strays     int8  // +1 for a prompt with less than half of the known blocks, -1 for any other; not below 0
+	more       int8  // +1 for a new path with far more blocks than common, -1 for any other; not below 0
 }
 
 // ending is what is known of the request whose path is a node's.

@@ -41,8 +41,8 @@ const (
 
 // Turn says where a request's two paths part, as one of the two has it:
 //
-//	Own     number of this path's first step that the other path does not have there
-//	Other   number of the last of those steps that the other path has first: its media, or else its texts
+//	Own     number (a hash) of the first step of this path that the other path does not have at that place
+//	Other   number of the last of the steps that the other path writes before it: its media, or else its texts
 //
 // So two requests with the same Other and another Own have the same media with other texts, or the same texts with other media. Turn is
 // zero if the paths are the same, or if the first text does not begin with a letter: a template may leave such a text out.

@@ -132,8 +132,8 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers),
 		transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: of.Counters("peer_handovers_total",
-			"Transfers between replicas of all that a worker holds (with \"learned \": that requests taught). Requested here: "+
-				"taken, nobody (has it), late; by another replica: told (sent), not held, too large, busy.", "what"),
+			"Transfers of all that a worker holds between replicas, by outcome. Asked for here: taken, nobody (has it), late. Asked by another "+
+				"replica: told (sent), not held, too large, busy. Outcomes with learned are of what requests have taught.", "what"),
 		entries: of.Counters("peer_entries_total",
 			"Entries exchanged with other replicas, by outcome; dropped: no room or connection; refused: another key, or too many.", "what")}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", streamsRefused, "reports sent", "reports taken",

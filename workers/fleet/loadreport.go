@@ -7,8 +7,8 @@ import (
 )
 
 // A worker's report about its load corrects our count but never replaces it: we know our bookings before the worker has the
-// requests, and its report is old. Certain are only the requests that it reports and that cannot be ours: those above the most
-// that were booked at once while its numbers were made.
+// requests, and its report is old. Only requests that cannot be ours are certainly others': those that it reports above the most
+// that we had booked at once while its numbers were made.
 //
 //	Told.MaxAge ──────────▶ now        Told.ValidFor
 //	│ the most booked    │ SetReport ───────────────▶ the correction ends, unless renewed
