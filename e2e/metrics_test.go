@@ -43,7 +43,7 @@ func TestCountersAreCounters(t *testing.T) {
 	}
 	if want := []string{"sightline_access_log_ends_missing", "sightline_access_log_silent", "sightline_build_info",
 		"sightline_config_last_reload_timestamp_seconds", "sightline_config_reload_success",
-		"sightline_doubtful_blocks", "sightline_event_socket_shared", "sightline_event_stream_age_seconds",
+		"sightline_doubtful_blocks", "sightline_event_socket_shared", "sightline_event_stream_age_seconds", "sightline_findings",
 		"sightline_index_blocks", "sightline_index_bytes", "sightline_index_partial_slots", "sightline_index_slots", "sightline_index_used_bytes",
 		"sightline_learned_beginnings", "sightline_learned_bytes", "sightline_orphan_blocks",
 		"sightline_peer_age_seconds", "sightline_peer_requests", "sightline_peers", "sightline_predictions", "sightline_ready",
