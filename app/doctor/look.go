@@ -424,6 +424,10 @@ func (s *collected) lookAtNATS(ctx context.Context) {
 		return
 	}
 	defer c.Close()
+	s.natsErr = bus.CheckServer(c)
+	if s.natsErr != nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
 	defer cancel()
 	js, err := jetstream.New(c)

@@ -116,7 +116,7 @@ func (f *Facts) All() []Finding {
 	f.ofSlowTokens(&l)
 	if f.NATS != "" {
 		l.add(Finding{Code: "SL0601", Severity: "error", kind: "nats", From: "events", Fix: FixNATS,
-			What: "NATS is not connected, so no agent's events come: " + f.NATS, after: 2 * time.Second}, "", "")
+			What: "no agent's events come over NATS: " + f.NATS, after: 2 * time.Second}, "", "")
 	}
 	if len(f.Restart) > 0 {
 		l.add(Finding{Code: "SL0501", Severity: "warning", kind: "restart", From: "configuration",

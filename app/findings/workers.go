@@ -69,7 +69,8 @@ var signs = []sign{
 
 // What to do, where the doctor finds the same by itself.
 const (
-	FixNATS     = "start it with JetStream, correct nats.url, and give Sightline the permissions of \"sightline credentials\""
+	FixNATS = "start nats-server 2.10 or newer with JetStream, correct nats.url, and give Sightline the permissions of " +
+		"\"sightline credentials\""
 	FixNoEvents = `--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", ` +
 		`"replay_endpoint": "tcp://*:5657"}'`
 	FixCaching = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache " +

@@ -59,7 +59,7 @@ func (a *agent) state() []rankState {
 		s := &list[r]
 		s.Rank, s.Refused = r, a.refused.Load()
 		if it.feed == nil {
-			s.NotReady = "it has no position in NATS' stream yet (NATS cannot be reached, or no router has made the stream)"
+			s.NotReady = "it has no position in NATS' stream yet (NATS cannot be reached or is too old, or no router has made the stream)"
 			continue
 		}
 		s.Published, s.Heard, s.Age = it.publisher.Stats(), it.feed.Stats(), it.feed.Age(time.Now()).Seconds()

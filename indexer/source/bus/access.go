@@ -203,6 +203,21 @@ func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 	return nats.Connect(a.URL, list...)
 }
 
+// leastServer is the first nats-server that stores the metadata of streams, which hold the secret of the block hashes, and that
+// compresses streams.
+var leastServer = [3]int{2, 10, 0}
+
+// CheckServer returns an error if the server of a connection is older than the agents' streams need; nil while there is no
+// connection, and for a server whose version is not three numbers.
+func CheckServer(conn *nats.Conn) error {
+	found := conn.ConnectedServerVersion()
+	var v [3]int
+	if _, err := fmt.Sscanf(found, "%d.%d.%d", &v[0], &v[1], &v[2]); err != nil || slices.Compare(v[:], leastServer[:]) >= 0 {
+		return nil
+	}
+	return fmt.Errorf("nats-server %.40q is too old (want %d.%d.%d or newer)", found, leastServer[0], leastServer[1], leastServer[2])
+}
+
 // isRefusal reports whether a server rejected a user, or a user's subject.
 func isRefusal(err error) bool {
 	return errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrAuthorization) ||

@@ -66,9 +66,15 @@ func StartLink(o LinkOptions) (*Link, error) {
 	return l, nil
 }
 
-// Away returns why there is no connection to NATS; "": there is one. A nil Link is not away.
+// Away returns why there is no connection to a NATS server that can be used; "": there is one. A nil Link is not away.
 func (l *Link) Away() string {
-	if l == nil || l.NATS.IsConnected() {
+	if l == nil {
+		return ""
+	}
+	if l.NATS.IsConnected() {
+		if err := CheckServer(l.NATS); err != nil {
+			return err.Error()
+		}
 		return ""
 	}
 	if err := l.NATS.LastError(); err != nil {

@@ -65,12 +65,14 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 	defer func() { _ = beats.Unsubscribe() }()
 	pause := retry.Backoff{First: listenRetry}
-	for ctx.Err() == nil {
+	for told := ""; ctx.Err() == nil; {
+		began := time.Now()
 		err := l.follow(ctx, js)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		if l.Log != nil {
+		if worked := time.Since(began) > 2*ensureTime; l.Log != nil && (worked || err.Error() != told) { // once until it has worked
+			told = err.Error()
 			l.Log.Warn("cannot read the agents' stream; retrying", zap.Error(err))
 		}
 		pause.Wait(ctx)
@@ -80,6 +82,9 @@ func (l *Listener) Run(ctx context.Context) error {
 
 // follow listens to the stream until it breaks.
 func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
+	if err := CheckServer(l.NATS); err != nil {
+		return err
+	}
 	if err := ensureStreams(ctx, js, l.Prefix, l.Stream, l.Log); err != nil {
 		return err
 	}

@@ -66,6 +66,9 @@ func (p *Publisher) begin(ctx context.Context) error {
 
 // claim appends an empty message to the line. fresh: the line was empty and begins with it.
 func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
+	if err := CheckServer(p.o.NATS); err != nil {
+		return false, err
+	}
 	e, err := p.rankLine.end(ctx)
 	if err != nil {
 		return false, err

@@ -74,7 +74,11 @@ func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger
 	js, err := jetstream.New(conn)
 	pause := retry.Backoff{First: retryPause}
 	for told := ""; err == nil; {
-		secret, failed := shareSecret(ctx, js, p, StreamOptions{}, nil)
+		var secret [block.SecretBytes]byte
+		failed := CheckServer(conn)
+		if failed == nil {
+			secret, failed = shareSecret(ctx, js, p, StreamOptions{}, nil)
+		}
 		if failed == nil {
 			s := &SharedSecret{block.NewSecret(), js, p, log}
 			s.Set(secret)
