@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ecdsa"
@@ -26,6 +27,7 @@ import (
 	"time"
 
 	zmq4 "github.com/go-zeromq/zmq4"
+	"github.com/goccy/go-yaml"
 
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/findings"
@@ -580,6 +582,26 @@ var mistakes = []mistake{
 	{"33 Envoy refuses", "SL0408", Error, "the canary through Envoy at 127.0.0.1:", "its routes", func(f *fleet) {
 		f.front = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
 	}},
+	{"44 Envoy's RBAC filter refuses", "SL0408", Error, "status 403", "the RBAC filter of Envoy's listener", func(f *fleet) {
+		f.front = forbids("RBAC: access denied", "")
+	}},
+	{"44 a worker's sidecar refuses", "SL0408", Error, "status 403", "SL0109", func(f *fleet) {
+		f.front = forbids("RBAC: access denied", "7")
+	}},
+	{"44 another filter's 403 asks for a token", "SL0408", Unchecked, "give --header 'authorization: Bearer …'", "", func(f *fleet) {
+		f.front, f.page.decisions = forbids("Jwt is missing: RBAC", ""), nil
+	}},
+	{"44 the admin port is blocked", "SL0505", Warning, "and not at admin: ", "keeps this machine from the admin port", func(f *fleet) {
+		f.front = http.NotFound
+		f.config = pairs(`admin: ""`, `admin: "127.0.0.1:9"`, `listen: "127.0.0.1:11" # not`, `listen: "FRONT" # not`,
+			`envoy: {listen: "FRONT"`, `envoy: {listen: "127.0.0.1:9"`)
+		f.options = func(o *Options, _ *httptest.Server) { o.Admin = "" }
+	}},
+	{"44 one of two Sightlines, which two clusters name", "SL0505", Warning, "has 2 Sightlines, 1 of them healthy", "the log of the others",
+		func(f *fleet) {
+			f.config = pairs(`envoy: {`, `envoy: {sightlines: ["127.0.0.1:11", "127.0.0.1:12"], `)
+			f.options = asRunning("127.0.0.1:11", "127.0.0.1:12")
+		}},
 	// it is let in
 	{"33 TLS, token and host are given", "SL0408", Error, "Envoy answered the canary without asking Sightline",
 		"sightline envoy --for", func(f *fleet) {
@@ -728,6 +750,10 @@ var mistakes = []mistake{
 	{"no NATS", "SL0601", Error, "no server could be reached", "nats.url", func(f *fleet) {
 		f.config = pairs(`admin: ""`, "admin: \"\"\nnats: {url: \"nats://127.0.0.1:9\"}")
 	}},
+	{"44 a NATS of Debian 12", "SL0601", Error, `nats-server "2.9.10" is too old (want 2.10.0 or newer)`, "nats-server 2.10 or newer",
+		func(f *fleet) {
+			f.config = pairs(`admin: ""`, "admin: \"\"\nnats: {url: \"nats://"+oldNATS()+"\"}")
+		}},
 	{"a model's files", "SL0501", Error, "models[0].dir: ", "copy those files again", func(f *fleet) {
 		f.config = pairs("dir: DIR", "dir: BROKEN")
 	}},
@@ -773,6 +799,67 @@ func mute() string {
 	}
 	time.AfterFunc(time.Minute, func() { lis.Close() })
 	return lis.Addr().String()
+}
+
+// oldNATS returns the address of a server that greets as nats-server 2.9.10.
+func oldNATS() string {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err.Error()
+	}
+	time.AfterFunc(time.Minute, func() { lis.Close() })
+	go func() {
+		for c, err := lis.Accept(); err == nil; c, err = lis.Accept() {
+			go func() {
+				defer c.Close()
+				fmt.Fprint(c, `INFO {"server_id":"X","version":"2.9.10","headers":true,"max_payload":1048576,"jetstream":true}`+"\r\n")
+				for lines := bufio.NewScanner(c); lines.Scan(); {
+					if lines.Text() == "PING" {
+						fmt.Fprint(c, "PONG\r\n")
+					}
+				}
+			}()
+		}
+	}()
+	return lis.Addr().String()
+}
+
+// forbids answers 403; took, unless empty, is how long a worker took for that.
+func forbids(text, took string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if took != "" {
+			w.Header().Set("x-envoy-upstream-service-time", took)
+		}
+		http.Error(w, text, http.StatusForbidden)
+	}
+}
+
+// asRunning has the admin page of a running Envoy serve what --envoy names. Two of its clusters name Sightlines at addrs, of which the
+// last is not healthy.
+func asRunning(addrs ...string) func(*Options, *httptest.Server) {
+	return func(o *Options, _ *httptest.Server) {
+		text, _ := os.ReadFile(o.Envoy)
+		js, err := yaml.YAMLToJSON(text)
+		if err != nil {
+			panic(err)
+		}
+		var hosts []string
+		for i, at := range addrs {
+			host, port, _ := net.SplitHostPort(at)
+			hosts = append(hosts, fmt.Sprintf(`{"address":{"socket_address":{"address":%q,"port_value":%s}},`+
+				`"health_status":{"failed_active_health_check":%v}}`, host, port, i == len(addrs)-1))
+		}
+		all := strings.Join(hosts, ",")
+		pages := map[string]string{
+			"/config_dump": `{"configs":[{"@type":"type.googleapis.com/envoy.admin.v3.BootstrapConfigDump","bootstrap":` + string(js) + `}]}`,
+			"/server_info": `{"version":"x/1.40.0/Clean"}`,
+			"/clusters": `{"cluster_statuses":[{"name":"sightline","host_statuses":[` + all + `]},{"name":"sightline_log","host_statuses":[` +
+				all + `]}]}`,
+		}
+		page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, pages[r.URL.Path]) }))
+		time.AfterFunc(time.Minute, page.Close)
+		o.Envoy = page.URL
+	}
 }
 
 // audited adds a finding of the audit.
@@ -1084,6 +1171,40 @@ func TestOwnFix(t *testing.T) {
 		if r.Fix != c.want || r.Evidence[0] != c.want {
 			t.Errorf("%v, then %v: %+v, want fix %q", c.told, c.own, r.Result, c.want)
 		}
+	}
+}
+
+// TestStatus: what was not checked is not passed, unless only files were to be; and it is less than a warning.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		verdicts  []Verdict
+		want, pre int
+	}{{[]Verdict{OK}, 0, 0}, {[]Verdict{OK, Unchecked}, 3, 0}, {[]Verdict{Unchecked, Warning}, 2, 2}, {[]Verdict{Warning, Unchecked}, 2, 2},
+		{[]Verdict{Unchecked, Warning, Error}, 1, 1}, {nil, 0, 0}} {
+		var list []Result
+		for _, v := range c.verdicts {
+			list = append(list, Result{Verdict: v})
+		}
+		if all, pre := Status(list, false), Status(list, true); all != c.want || pre != c.pre {
+			t.Errorf("%v: got status %d, %d with --pre, want %d and %d", c.verdicts, all, pre, c.want, c.pre)
+		}
+	}
+}
+
+// TestNotChecked: a fleet without mistakes of which the running Sightline cannot be asked is not called well.
+func TestNotChecked(t *testing.T) {
+	list := well().examine(t, func(o *Options) { o.Admin = "" })
+	for _, r := range list {
+		if r.Verdict == Warning || r.Verdict == Error {
+			t.Errorf("got %+v, want no finding", r)
+		}
+	}
+	if got := Status(list, false); got != 3 {
+		t.Errorf("got exit status %d, want 3", got)
+	}
+	if got := Status(well().examine(t, func(o *Options) { o.Pre = true }), true); got != 0 {
+		t.Errorf("got exit status %d of --pre, want 0", got)
 	}
 }
 

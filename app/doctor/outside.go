@@ -85,7 +85,7 @@ func obeyed(s *collected, r *report) {
 	t := &s.through
 	if t.err != nil {
 		fix := "see Envoy's log and its routes; a worker's answer to the same request is in SL0109"
-		if refused, ok := errors.AsType[*statusError](t.err); ok && refused.rbac {
+		if refused, ok := errors.AsType[*statusError](t.err); ok && refused.rbac && !refused.worker {
 			fix = "the RBAC filter of Envoy's listener: let requests for inference through to the chosen workers"
 		}
 		r.bad(Error, fix,
