@@ -69,6 +69,7 @@ type groupView struct {
 	words    int32  // of a run of bits for 64 blocks
 	withhold bool   // the engine withholds the last block found
 	anywhere bool   // a hit may end where no group holds anything
+	parts    bool   // a hit may also end within a block
 	kinds    [maxKinds]kindView
 }
 
@@ -99,12 +100,31 @@ func (x *Index) SetWithholds(id SlotID, withholds bool) {
 
 // Withholds returns what SetWithholds said; false if the slot's groups are not understood.
 func (x *Index) Withholds(id SlotID) bool {
+	v := x.view(id)
+	return v != nil && v.withhold
+}
+
+// view returns what lookups see of a slot's groups; nil: it has none, or they are not understood.
+func (x *Index) view(id SlotID) *groupView {
 	views := *x.views.Load()
 	if int(id) >= len(views) {
-		return false
+		return nil
 	}
-	v := views[id].Load()
-	return v != nil && v.withhold
+	return views[id].Load()
+}
+
+// WindowsMayWithhold reports whether a slot's engine withholds the last block found and has groups with windows. vLLM 0.32 can flag
+// these for drafting too, and then needs one block more of a window; no event says so. A group of states needs no more when flagged.
+func (x *Index) WindowsMayWithhold(id SlotID) bool {
+	v := x.view(id)
+	return v != nil && v.withhold && slices.ContainsFunc(v.kinds[:v.count], func(k kindView) bool { return k.need == kvevent.NeedWindow })
+}
+
+// FindsParts reports whether a slot's engine also finds parts of blocks that hold a state (vLLM's prefix_match_unit). Events do not
+// say where these end, so a match is a lower bound: the engine may find up to a block more.
+func (x *Index) FindsParts(id SlotID) bool {
+	v := x.view(id)
+	return v != nil && v.parts
 }
 
 func (s *slot) makeGroups() *groups {
@@ -248,16 +268,27 @@ func (g *groups) learn(group int, spec kvevent.Spec, blockSize int) bool {
 		g.unclear = true
 		return false
 	}
-	member, at := uint64(1)<<(4*group), -1
+	member := uint64(1) << (4 * group)
 	for i := range g.kinds {
 		k := &g.kinds[i]
-		if k.Spec == spec {
-			at = i
-		} else if k.members&member != 0 { // a group with blocks of two sizes: vLLM's prefix_match_unit, whose parts have no place
+		switch {
+		case k.Spec == spec || k.members&member == 0:
+		case k.Need != kvevent.NeedLast || spec.Need != k.Need: // a group with blocks of two sizes
 			g.unclear = true
 			return false
+		default: // the smaller is a part of a block, which has no place
+			if !g.view.parts {
+				g.view.parts = true
+				g.view.version++
+			}
+			if spec.BlockSize < k.BlockSize {
+				return true
+			}
+			k.members &^= member
 		}
 	}
+	g.kinds = slices.DeleteFunc(g.kinds, func(k groupKind) bool { return k.members == 0 })
+	at := slices.IndexFunc(g.kinds, func(k groupKind) bool { return k.Spec == spec })
 	if at >= 0 && g.kinds[at].members&member != 0 && (g.blockSize == blockSize || blockSize == 0) {
 		return true
 	}
@@ -585,14 +616,19 @@ func (x *Index) GroupEvents(id SlotID) (out []kvevent.Event) {
 	}
 	if g.unclear { // and is by these
 		for size := range 2 {
-			out = append(out, kvevent.Event{Kind: kvevent.GroupStored, Spec: kvevent.Spec{Need: kvevent.NeedLast, BlockSize: size + 1}})
+			out = append(out, kvevent.Event{Kind: kvevent.GroupStored, Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 1, BlockSize: size + 1}})
 		}
 		return out
 	}
 	for n := range kvevent.Groups {
 		for i := range g.kinds {
 			if g.kinds[i].members>>(4*n)&1 != 0 {
-				out = s.appendGroupEvents(out, n, g.kinds[i].Spec)
+				spec := g.kinds[i].Spec
+				out = s.appendGroupEvents(out, n, spec)
+				spec.BlockSize--
+				if g.view.parts && spec.Need == kvevent.NeedLast && spec.BlockSize > 0 {
+					out = append(out, kvevent.Event{Kind: kvevent.GroupStored, Group: n, Spec: spec})
+				}
 			}
 		}
 	}

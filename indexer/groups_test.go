@@ -546,6 +546,63 @@ func TestUnclearGroups(t *testing.T) {
 	}
 }
 
+// TestPartsOfStates: a group of states with blocks of two sizes makes matches a lower bound, whichever size comes first, here and in a
+// copy; another process has none until it shows some.
+func TestPartsOfStates(t *testing.T) {
+	for name, sizes := range map[string][]int{"the part last": {16, 4}, "the part first": {4, 16}} {
+		x, y := New(Options{}), New(Options{})
+		id, copied, doc := x.Join(SlotOptions{}), y.Join(SlotOptions{}), []uint64{1, 2, 3, 4}
+		if err := x.Store(id, GPU, 0, false, doc, doc); err != nil {
+			t.Fatal(err)
+		}
+		for _, size := range sizes {
+			e := kvevent.Event{Kind: kvevent.GroupStored, Group: 1, EngineHashes: []uint64{99},
+				Spec: kvevent.Spec{Need: kvevent.NeedLast, BlockSize: size}}
+			if size == 16 {
+				e.EngineHashes = doc[:3]
+			}
+			if _, err := x.StoreGroup(id, 16, &e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !x.FindsParts(id) || x.UpperBound(id) || blocksIn(x, id, doc) != 3 {
+			t.Errorf("%s: parts %t, an upper bound %t, %d blocks; want true, false, 3", name, x.FindsParts(id), x.UpperBound(id),
+				blocksIn(x, id, doc))
+		}
+		if n, err := x.RemoveGroup(id, 1, []uint64{99}); n != 0 || err != nil {
+			t.Errorf("%s: the part's removal: %d unknown, %v; want 0", name, n, err)
+		}
+		for _, e := range x.GroupEvents(id) {
+			if _, err := y.StoreGroup(copied, 16, &e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !y.FindsParts(copied) || y.UpperBound(copied) {
+			t.Errorf("%s: the copy: parts %t, an upper bound %t; want true, false", name, y.FindsParts(copied), y.UpperBound(copied))
+		}
+		x.ForgetGroups(id)
+		if x.FindsParts(id) {
+			t.Errorf("%s: another process finds parts before it has shown one", name)
+		}
+	}
+}
+
+// TestLargerWindows: windows over larger blocks than those of the group that sees all tokens make matches an upper bound.
+func TestLargerWindows(t *testing.T) {
+	x := New(Options{})
+	id, doc := x.Join(SlotOptions{}), []uint64{1, 2, 3, 4}
+	if err := x.Store(id, GPU, 0, false, doc, doc); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.StoreGroup(id, 16, &kvevent.Event{Kind: kvevent.GroupStored, Group: 1, EngineHashes: doc[:2],
+		Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 96, BlockSize: 32}}); err != nil {
+		t.Fatal(err)
+	}
+	if !x.UpperBound(id) || x.FindsParts(id) {
+		t.Errorf("an upper bound %t, parts %t; want true, false", x.UpperBound(id), x.FindsParts(id))
+	}
+}
+
 func blocksIn(x *Index, id SlotID, locals []uint64) int {
 	var m Matches
 	x.Match(locals, &m)

@@ -227,13 +227,10 @@ func (x *Index) Form(id SlotID) block.Form {
 	return block.Form{}
 }
 
-// UpperBound reports whether a slot's matches are an upper bound: Mark said so, or its groups are not understood.
+// UpperBound reports whether a slot's matches are an upper bound: Mark said so, its groups are not understood, or WindowsMayWithhold.
 func (x *Index) UpperBound(id SlotID) bool {
 	s := x.slot(id)
-	if s == nil {
-		return false
-	}
-	return s.upperBound.Load() || s.unclear.Load()
+	return s != nil && (s.upperBound.Load() || s.unclear.Load() || x.WindowsMayWithhold(id))
 }
 
 func (s *slot) lowerBound() bool { return s.partial.Load() || s.markedPartial.Load() }

@@ -175,7 +175,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *groupPrompt)
 	b.engineTokens, b.zeroMeansUnknown = a.engineTokens, a.class.rules.ZeroCachedAmbiguous
 	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = a.tokens, a.prompt.StablePrefix(), st.offloaded, a.unit*size
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact && st.exact <= a.own*size, st.doubtful
-	b.lowerBound = r.opt.Index.Partial(id) || a.computed != nil && st.predicted <= a.own*size
+	b.lowerBound = r.opt.Index.Partial(id) || r.opt.Index.FindsParts(id) || a.computed != nil && st.predicted <= a.own*size
 	b.upperBound = r.opt.Index.UpperBound(id) || a.model.UpperBound() || a.mayBypassCache
 	if !st.doubtful { // else no event will show what it stores
 		b.provenBlocks = min(st.exact/size, len(b.locals))

@@ -451,6 +451,12 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks) {
 	if d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
 	}
+	if x.opt.Index.FindsParts(x.chosen.ID) {
+		d.Partial = true
+		if d.Why == "" {
+			d.Why = "a lower bound: the engine also finds parts of blocks"
+		}
+	}
 	d.UpperBound = x.opt.Index.UpperBound(x.chosen.ID) || rd.model.UpperBound()
 	if d.UpperBound && d.CachedTokens > 0 {
 		d.Why = "an upper bound: the events do not say all that a hit needs"

@@ -49,6 +49,74 @@ func TestHybridWorker(t *testing.T) {
 	}
 }
 
+// TestHybridBounds: a worker that finds parts of blocks has a lower bound, one that withholds a block and has windows an upper bound.
+// Answers within the bound neither correct the index nor have it asked anew, and the withheld block is unlearned as it was learned.
+func TestHybridBounds(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		needs          []kvevent.Spec
+		withholds      bool
+		off            int // tokens that the engine finds more
+		why, counted   string
+		partial, upper bool
+	}{
+		{"parts", []kvevent.Spec{{Need: kvevent.NeedLast, BlockSize: 16}, {Need: kvevent.NeedLast, BlockSize: 4}}, false, 12,
+			"a lower bound: the engine also finds parts of blocks", "more_than_bound", true, false},
+		{"windows", []kvevent.Spec{{Need: kvevent.NeedWindow, Window: 33, BlockSize: 16}}, true, -16,
+			"an upper bound: the events do not say all that a hit needs", "fewer_than_bound", false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
+			body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+			w.stores(0, body)
+			id := w.slots[0].ID
+			list, err := w.index.Blocks(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, spec := range c.needs {
+				e := kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: spec}
+				for _, b := range list {
+					if i == 0 {
+						e.EngineHashes = append(e.EngineHashes, b.EngineHash)
+					}
+				}
+				if _, err := w.index.StoreGroup(id, 16, &e); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.index.SetWithholds(id, c.withholds)
+			held := w.index.HeldBlocks(id)
+			answer := func(off int) {
+				t.Helper()
+				d := w.decide(body)
+				if d.Reason != Exact || d.CachedTokens == 0 || d.Partial != c.partial || d.UpperBound != c.upper || d.Why != c.why {
+					t.Fatalf("got %+v, want a lower bound %t, an upper bound %t, %q", d, c.partial, c.upper, c.why)
+				}
+				w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens + off})
+			}
+			for range 2 * missesForResync {
+				answer(c.off)
+			}
+			if got := w.index.HeldBlocks(id); got != held {
+				t.Errorf("%d blocks known, want %d", got, held)
+			}
+			if got := w.labels(t, "sightline_cached_tokens_reported_total", 1); got != c.counted {
+				t.Errorf("counted as %s, want %s", got, c.counted)
+			}
+			if c.withholds {
+				for range answersForWithheld {
+					answer(16)
+				}
+				if w.index.Withholds(id) || w.index.UpperBound(id) {
+					t.Error("three answers with the withheld block did not unlearn it")
+				}
+			}
+		})
+	}
+}
+
 // TestJunction: where no worker can resume within a prompt, it goes to the one that holds it in the group that sees all tokens: that
 // one's engine then keeps what the next prompt with the same beginning needs. Once a worker can resume there, the other's copy is
 // worth nothing.

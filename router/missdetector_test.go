@@ -97,7 +97,7 @@ func TestUpperBound(t *testing.T) {
 		"events": func(w *world) { w.index.Mark(w.slots[0].ID, false, true) },
 		"groups": func(w *world) {
 			for size := range 2 {
-				e := kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedLast, BlockSize: size + 1}}
+				e := kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 1, BlockSize: size + 1}}
 				if _, err := w.index.StoreGroup(w.slots[0].ID, 16, &e); err != nil {
 					t.Fatal(err)
 				}

@@ -105,7 +105,8 @@ type Decision struct {
 	// Begins is a hash of the first 16 tokens of a prompt of which no worker held anything: equal values began alike. It holds
 	// until the next start. 0: the prompt is shorter or was not read.
 	Begins uint32
-	// Partial: the index does not know everything that Targets[0] holds, so CachedTokens is a lower bound.
+	// Partial: the index does not know everything that Targets[0] holds, or its engine also finds parts of blocks, so CachedTokens is a
+	// lower bound.
 	Partial bool
 	// UpperBound: a hit at Targets[0] needs more than its events say, so CachedTokens is an upper bound.
 	UpperBound bool

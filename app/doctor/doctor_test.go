@@ -540,6 +540,10 @@ var mistakes = []mistake{
 		"docs/engines.md", func(f *fleet) {
 			f.page.workers[0].UpperBound = "a KV cache group of an unknown kind"
 		}},
+	{"31 hits are a lower bound", "SL0310", OK, "a, rank 0: a predicted hit is a lower bound: its engine also finds parts of blocks", "",
+		func(f *fleet) {
+			f.page.workers[0].LowerBound = "its engine also finds parts of blocks"
+		}},
 	{"32 Sightline is gone, and Envoy answers", "SL0505", Error, "and no Sightline at 127.0.0.1:11 nor at admin", "start it", func(f *fleet) {
 		f.front, f.options = http.NotFound, func(o *Options, _ *httptest.Server) { o.Admin = "" }
 	}},

@@ -142,6 +142,8 @@ func bounds(s *collected, r *report) {
 		if row.UpperBound != "" {
 			r.bad(Warning, "docs/engines.md#several-kv-cache-groups says when events suffice; hits may be fewer than predicted, and correct nothing",
 				"%s, rank %d: a predicted hit is an upper bound: %s", row.Name, max(row.Rank, 0), row.UpperBound)
+		} else if row.LowerBound != "" {
+			r.ok("%s, rank %d: a predicted hit is a lower bound: %s", row.Name, max(row.Rank, 0), row.LowerBound)
 		} else if row.Events == "live" {
 			r.ok("%s, rank %d: its events say all", row.Name, max(row.Rank, 0))
 		}

@@ -18,6 +18,7 @@ type Worker struct {
 	Blocks      int         `json:"blocks_held"`
 	Partial     bool        `json:"partial"`               // some of its blocks are not known here
 	UpperBound  string      `json:"upper_bound,omitempty"` // why a hit may find less than the blocks that it holds; "": it will not
+	LowerBound  string      `json:"lower_bound,omitempty"` // why a hit may find more, though nothing was lost; "": it will not
 	Inflight    int         `json:"in_flight"`
 	Backlog     float64     `json:"backlog_tokens"`
 	Report      *LoadReport `json:"told,omitempty"`        // nil: no current load report

@@ -203,7 +203,14 @@ func (s *sources) rows(ix *indexer.Index) (rows []findings.Worker) {
 			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.ID), st.OtherSize
 			r.BlockSize = ix.Form(f.ID).Size
 			r.UpperBound = st.UpperBound
-			if r.UpperBound == "" && ix.UpperBound(f.ID) {
+			if ix.FindsParts(f.ID) {
+				r.LowerBound = "its engine also finds parts of blocks (prefix_match_unit), and events do not say where these end"
+			}
+			switch {
+			case r.UpperBound != "" || !ix.UpperBound(f.ID):
+			case ix.WindowsMayWithhold(f.ID):
+				r.UpperBound = "it drafts, and events do not say whether its layers with windows then need a block more"
+			default:
 				r.UpperBound = "its KV cache groups are of forms that are not followed"
 			}
 			r.Orphans, r.Doubtful, r.Unfilled, r.UnknownKey = st.Orphans, st.Doubtful, st.Unfilled, st.UnknownKey

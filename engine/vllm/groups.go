@@ -78,8 +78,8 @@ func (g *groups) learn(f *wire.Fields) (n int, main, ok bool) {
 	main = g.isMain(n, spec.Need == kvevent.NeedAll)
 	if !main {
 		if g.known[n] && f.BlockSize < g.spec[n].BlockSize { // a part of a block, which has no place
-			g.doubt(true, severalSizes)
-			return n, false, false
+			g.doubt(spec.Need != kvevent.NeedLast, severalSizes)
+			return n, false, spec.Need == kvevent.NeedLast
 		}
 		g.known[n], g.spec[n] = true, spec
 		return n, false, true

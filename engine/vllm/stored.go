@@ -28,6 +28,7 @@ func (d *Decoder) addOther(kind kvevent.Kind, group int) {
 	e := kvevent.Event{Kind: kind, Group: group, EngineHashes: d.f.EngineHashes}
 	if kind == kvevent.GroupStored {
 		e.Spec = d.groups.spec[group]
+		e.Spec.BlockSize = d.f.BlockSize // less than the group's: a part of a block with a state
 	}
 	d.others = append(d.others, e)
 }
@@ -35,6 +36,7 @@ func (d *Decoder) addOther(kind kvevent.Kind, group int) {
 // storedOther records a stored event of another group than the main one.
 func (d *Decoder) storedOther(tokens []uint32, n int) (err error) {
 	spec := d.groups.spec[n]
+	d.groups.doubt(d.chains.unit > 0 && d.f.BlockSize < spec.BlockSize, severalSizes)
 	if d.groups.main == 0 && d.lone == 0 && showsAll(spec, len(tokens)) {
 		d.lone = spec.BlockSize
 	}
