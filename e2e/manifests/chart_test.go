@@ -217,9 +217,49 @@ priorityClassName: high
 		"serviceMonitor: {interval: sometimes}": "interval",
 		"extraVolumeMounts: [{name: scratch}]":  "mountPath",
 		"autoscaling: {cpu: 200}":               "cpu",
+		"autoscaling: {min: 5, max: 2}":         "autoscaling.min",
+		"config: {max_inflight: 4}":             "max_inflight",
+		"config: {index: {max_byte: 1GiB}}":     "max_byte",
+		"config: {audit: perhaps}":              "audit",
+		"networkPolicy: {dns: {ports: [dns]}}":  "ports",
+		"networkPolicy: {dns: {port: 53}}":      "port",
 	} {
 		if _, err := render(t, "x", values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", values, err, want)
+		}
+	}
+}
+
+// TestChartWorkers: a list of workers, or Dynamo, stands instead of the default group of Kubernetes and not beside it, and beside one
+// that is given; names are asked where the values say.
+func TestChartWorkers(t *testing.T) {
+	const dns = `
+networkPolicy: {dns: {to: [{ipBlock: {cidr: 169.254.20.10/32}}], ports: [53, 5353]}}`
+	for _, config := range []string{"workers: [{addr: 10.0.0.1:8000}]", "dynamo: {discovery: /dynamo}"} {
+		o, err := render(t, "x", "config: {"+config+"}"+dns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]any
+		if err := yaml.Unmarshal([]byte(at(o["ConfigMap/x"], "data", "sightline.yaml").(string)), &got); err != nil {
+			t.Fatal(err)
+		}
+		both, err := render(t, "x", "config: {kubernetes: {workers: [{service: mine, port: http}]}, "+config+"}")
+		text := fmt.Sprint(both["ConfigMap/x"])
+		if err != nil || !strings.Contains(text, "service: mine") || strings.Contains(text, "service: vllm") {
+			t.Errorf("%v: got %s, want the group that is given", err, text)
+		}
+		if key, _, _ := strings.Cut(config, ":"); got["kubernetes"] != nil || got[key] == nil {
+			t.Errorf("config {%s}: got %v, want it without kubernetes", config, got)
+		}
+		egress := fmt.Sprint(at(o["NetworkPolicy/x"], "spec", "egress"))
+		for _, want := range []string{"cidr:169.254.20.10/32", "port:53 protocol:UDP", "port:5353 protocol:TCP"} {
+			if !strings.Contains(egress, want) {
+				t.Errorf("got %s, want %s", egress, want)
+			}
+		}
+		if strings.Contains(egress, "kube-system") {
+			t.Errorf("got %s, want no kube-system", egress)
 		}
 	}
 }

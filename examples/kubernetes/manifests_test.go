@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -394,5 +395,77 @@ func TestNobodySteers(t *testing.T) {
 	early := policy.Get("spec.headers.earlyRequestHeaders")
 	if got := early.Get("remove").Raw + early.Get(`removeOnMatch.#(type=="Prefix")#.value`).Raw; got != want {
 		t.Errorf("envoy-gateway removes %s, want %s", got, want)
+	}
+}
+
+var update = flag.Bool("update", false, "write the configuration's part of the chart's schema")
+
+// plain is a schema without what only explains it: descriptions and defaults.
+func plain(schema any) any {
+	switch s := schema.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for k, v := range s {
+			if k == "properties" { // by the configuration's keys, any of which may be called default
+				keys := map[string]any{}
+				for name, key := range v.(map[string]any) {
+					keys[name] = plain(key)
+				}
+				out[k] = keys
+			} else if k != "description" && k != "default" {
+				out[k] = plain(v)
+			}
+		}
+		return out
+	case []any:
+		out := make([]any, len(s))
+		for i, v := range s {
+			out[i] = plain(v)
+		}
+		return out
+	}
+	return schema
+}
+
+// TestChartSchema: the chart's schema of config takes the keys and values that the configuration's own takes, and no others.
+func TestChartSchema(t *testing.T) {
+	const file, from, to = "../helm/values.schema.json", `"$comment": "of app/config/schema.json", "properties": {`, "}},\n    \"models\":"
+	var own map[string]any
+	if err := json.Unmarshal([]byte(config.Schema), &own); err != nil {
+		t.Fatal(err)
+	}
+	keys := plain(own).(map[string]any)["properties"].(map[string]any)
+	var want bytes.Buffer
+	e := json.NewEncoder(&want)
+	e.SetEscapeHTML(false)
+	for i, name := range slices.Sorted(maps.Keys(keys)) {
+		if i > 0 {
+			want.Truncate(want.Len() - 1)
+			want.WriteString(",\n")
+		}
+		fmt.Fprintf(&want, "      %q: ", name)
+		if err := e.Encode(keys[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, a := strings.Cut(string(text), from)
+	got, tail, b := strings.Cut(rest, to)
+	if !a || !b {
+		t.Fatalf("%s has no part between %s and %s", file, from, to)
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(head+from+"\n"+strings.TrimSuffix(want.String(), "\n")+to+tail), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if got != "\n"+strings.TrimSuffix(want.String(), "\n") {
+		t.Errorf("%s has for config\n%s\nwant\n%s\n(go test ./examples/kubernetes -run TestChartSchema -update)", file, got, want.String())
+	}
+	if config := gjson.Get(head+from+got+to+tail, "properties.config"); config.Get("additionalProperties").Raw != "false" {
+		t.Errorf("the chart's config takes keys that the configuration has not: additionalProperties %s, want false",
+			config.Get("additionalProperties").Raw)
 	}
 }
