@@ -37,16 +37,16 @@ func TestCountersAreCounters(t *testing.T) {
 			t.Errorf("%s is a %s", name, kind)
 		}
 		names++
-		if kind == "gauge" {
+		if kind == "gauge" && name != "sightline_findings" { // which is there while something is found
 			gauges = append(gauges, name)
 		}
 	}
 	if want := []string{"sightline_access_log_ends_missing", "sightline_access_log_silent", "sightline_build_info",
 		"sightline_config_last_reload_timestamp_seconds", "sightline_config_reload_success",
-		"sightline_doubtful_blocks", "sightline_event_socket_shared", "sightline_event_stream_age_seconds", "sightline_findings",
+		"sightline_doubtful_blocks", "sightline_event_socket_shared", "sightline_event_stream_age_seconds",
 		"sightline_index_blocks", "sightline_index_bytes", "sightline_index_partial_slots", "sightline_index_slots", "sightline_index_used_bytes",
 		"sightline_learned_beginnings", "sightline_learned_bytes", "sightline_orphan_blocks",
-		"sightline_peer_age_seconds", "sightline_peer_requests", "sightline_peers", "sightline_predictions", "sightline_ready",
+		"sightline_predictions", "sightline_ready",
 		"sightline_relay_bytes", "sightline_relay_images",
 		"sightline_requests_open", "sightline_requests_waiting_to_be_read", "sightline_rules_aside",
 		"sightline_unserved_models",
