@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -68,6 +67,6 @@ func TestOrphansShareOneBudget(t *testing.T) {
 		f.giveBack()
 	}
 	if got := b.orphans.Taken(); got != 0 {
-		t.Error(fmt.Sprintf("%d bytes are held after the end, want none", got))
+		t.Errorf("%d bytes are held after the end, want none", got)
 	}
 }

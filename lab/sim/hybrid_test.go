@@ -37,6 +37,7 @@ type hybridLine struct {
 		Args, Job struct {
 			Step int `json:"max_num_batched_tokens"`
 			Seqs int `json:"max_num_seqs"`
+			Unit int `json:"prefix_match_unit"`
 		}
 	}
 	Req, Sched, Ev, End *json.RawMessage
@@ -98,6 +99,9 @@ func playHybrid(t *testing.T, recording []byte, delays []int) {
 	h := list[0].Header
 	if h.UseEagle || h.Lookahead > 0 {
 		t.Skip("the simulated worker does not draft")
+	}
+	if h.Job.Unit > 0 {
+		t.Skip("the simulated worker stores no parts of blocks (prefix_match_unit)")
 	}
 	kinds := map[string]vllmcache.Kind{}
 	for kind, name := range specKinds {
