@@ -199,9 +199,13 @@ func (r *Router) settlePredictions(e *end) {
 
 // learnWithheld counts an answer of an engine that may withhold the last block found, if nothing else can explain the difference.
 func (r *Router) learnWithheld(e *end) {
-	slot, withholds, one := e.at.Slot, r.opt.Index.Withholds(e.at.Slot.ID), e.blockSize
-	certain := e.exact && (withholds || !e.upperBound) && !e.lowerBound && e.offloadedTokens == 0 && e.common >= e.cachedTokens
+	certain := e.exact && !e.lowerBound && e.offloadedTokens == 0 && e.common >= e.cachedTokens
 	if !certain || e.o.Code != http.StatusOK || e.found < 0 || e.cachedTokens <= 0 {
+		return
+	}
+	slot := e.at.Slot
+	withholds, one := r.opt.Index.Withholds(slot.ID), e.blockSize
+	if e.upperBound && !withholds {
 		return
 	}
 	less := e.cachedTokens - e.found
