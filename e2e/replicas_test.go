@@ -262,9 +262,14 @@ func TestReplicasLearnTogether(t *testing.T) {
 	one.stop()
 	one.start(t)
 	blocks := func(r *standing) float64 { return metricOf(t, r.admin, "sightline_index_blocks", "") }
+	stands := 0 // looks in a row: with the other one's secret it asks for all blocks again, and may have looked complete just before
 	eventually(t, "it is back, and knows what the other one does", func() bool {
-		// With the other one's secret, before it is told what is remembered, it asks for all blocks again.
-		return s.whole() && remembered(one) > 0 && remembered(one) == remembered(two) && s.whole() && blocks(one) == blocks(two)
+		if s.whole() && remembered(one) > 0 && remembered(one) == remembered(two) && s.whole() && blocks(one) == blocks(two) {
+			stands++
+		} else {
+			stands = 0
+		}
+		return stands >= 20
 	})
 	expect("decided by one that started again", func(_ int, by string) bool { return !were[by] })
 }
