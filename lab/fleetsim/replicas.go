@@ -73,7 +73,7 @@ func sharings() []sharing {
 	half := seconds * time.Second / 2
 	return []sharing{
 		{"everything is shared", Sharing{Every: shareEvery}, 1.03},
-		{"NATS hangs halfway and direct streams take over", Sharing{Every: shareEvery, To: half, Back: half + shareDeaf}, 1.05},
+		{"streams hang halfway and are opened again", Sharing{Every: shareEvery, To: half, Back: half + shareDeaf}, 1.05},
 		{"nothing is shared", Sharing{}, 1.15},
 	}
 }
