@@ -101,8 +101,7 @@ func port(endpoint string) string {
 func replays(s *collected, r *report) {
 	s.asked(r, func(w *worker) {
 		if w.Events.ZMQ != "" && w.Events.Replay == "" && w.Events.Load == "" {
-			fix := "give the worker \"replay_endpoint\":\"tcp://*:5657\" in --kv-events-config, and here events: {replay: \"tcp://" +
-				hostOf(w.Addr) + ":5657\"}"
+			fix := findings.FixNoEvents + ", and here events: {replay: \"tcp://" + hostOf(w.Addr) + ":" + findings.ReplayPort + "\"}"
 			if len(w.facts.Events) > 0 && w.facts.Events[0].Replay != "" {
 				fix = "events: {replay: \"" + w.facts.Events[0].Replay + "\"}"
 			}
@@ -111,7 +110,7 @@ func replays(s *collected, r *report) {
 		for _, o := range w.canary.sockets {
 			if distance := number(o.Replay) - number(o.Pub); o.Replay != "" && o.rank == 0 && max(distance, -distance) < max(1,
 				w.Ranks, w.facts.Ranks) && hostOf(plain(o.Replay)) == hostOf(plain(o.Pub)) {
-				r.bad(Error, "move replay_endpoint away by the number of ranks, such as events at 5557 and replay at 5657",
+				r.bad(Error, "move replay_endpoint away by the number of ranks, such as events at 5557 and replay at "+findings.ReplayPort,
 					"%s: events at %s and replay at %s overlap: each rank takes its port plus its number", w.Name, o.Pub, o.Replay)
 			} else if o.replayed != nil && o.ours {
 				r.bad(Error, "events: {replay: …} where the worker has its replay_endpoint; rank r is at port + r", "%s, rank %d: %v",

@@ -67,12 +67,15 @@ var signs = []sign{
 		"blocks of another size than block_size", "block_size: its own, of its model or of a class for it; or leave it out", 0),
 }
 
+// ReplayPort is the port of replay sockets in advice, far enough from the events' 5557 for a worker's ranks.
+const ReplayPort = "5657"
+
 // What to do, where the doctor finds the same by itself.
 const (
 	FixNATS = "start nats-server 2.10 or newer with JetStream, correct nats.url, and give Sightline the permissions of " +
 		"\"sightline credentials\""
 	FixNoEvents = `--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", ` +
-		`"replay_endpoint": "tcp://*:5657"}'`
+		`"replay_endpoint": "tcp://*:` + ReplayPort + `"}'`
 	FixCaching = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache " +
 		"(SGLang), with enable_block_reuse (TensorRT-LLM)"
 	FixUnreadable = "start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its " +
