@@ -56,7 +56,8 @@ const (
 	auditAge = 15 * time.Minute
 	// LateEvents is from when on late events take from the choice what they would show.
 	LateEvents = 10 * time.Second
-	named      = 3 // workers that a sentence names
+	starting   = 30 * time.Second // a start may take so long until every event stream has caught up
+	named      = 3                // workers that a sentence names
 )
 
 // Facts is what problems are found in.
@@ -171,7 +172,8 @@ func (f *Facts) All() []Finding {
 			Fix:  "route: {one_address: true}, or serve --pool --one-address, so that no request fails after the next start"}, "", "")
 	}
 	if f.NotReady != "" {
-		l.add(Finding{Code: "SL0505", Severity: "error", kind: "readiness", From: "workers", What: "Sightline is not ready: " + f.NotReady,
+		l.add(Finding{Code: "SL0505", Severity: map[bool]string{true: "note", false: "error"}[f.Now.Sub(f.Began) <= starting],
+			kind: "readiness", From: "workers", What: "Sightline is not ready: " + f.NotReady,
 			Fix: FixNotReady}, "", "")
 	}
 	if f.Mode == "observe" {

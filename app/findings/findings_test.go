@@ -48,7 +48,10 @@ func TestFindings(t *testing.T) {
 		facts                Facts
 		code, severity, what string
 	}{
-		{Facts{NotReady: "no workers yet"}, "SL0505", "error", "Sightline is not ready: no workers yet"},
+		{Facts{Now: now, Began: now.Add(-time.Minute), NotReady: "no workers yet"}, "SL0505", "error",
+			"Sightline is not ready: no workers yet"},
+		{Facts{Now: now, Began: now.Add(-20 * time.Second), NotReady: "catching up"}, "SL0505", "note",
+			"Sightline is not ready: catching up"},
 		{Facts{Configuration: "the configuration is invalid: models: none"}, "SL0501", "error", "models: none"},
 		{Facts{Restart: []string{"listen"}}, "SL0501", "warning", "needs a restart: listen"},
 		{Facts{Silent: "no ends", SilentSince: now.Add(-time.Hour)}, "SL0409", "error", "no ends"},
