@@ -184,19 +184,6 @@ func (m *Model) converse(req *body.Request, messages []body.Message, s settings,
 	if m.mistral != nil {
 		return m.converseMistral(req, messages, s, d)
 	}
-	if m.conversation != nil {
-		r := m.reader(req.Body, nil)
-		turns, err := r.turns(messages)
-		if err != nil {
-			return err
-		}
-		text, err := m.conversation(r, turns, s.continueFinal)
-		if err != nil {
-			return err
-		}
-		d.Prompts = append(d.Prompts, DraftPrompt{Text: text, Media: r.media, addSpecial: true})
-		return nil
-	}
 	r, err := m.readerFor(req.Body, s)
 	if err != nil {
 		return err

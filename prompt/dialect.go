@@ -58,12 +58,12 @@ type Dialect struct {
 	Class func(modelType, class string) tokenizer.Class
 	// FileText converts the text of a --chat-template file to a template; nil: the text as it is.
 	FileText func(text string) string
-	// Named reports whether a --chat-template is the name of a format that the engine writes itself. An engine with such names
+	// Named reports whether a --chat-template is the name of a format that the engine writes without a template. An engine with such names
 	// accepts no template as text, and its files must end in .jinja or .json. nil: it has none.
 	Named func(value string) bool
-	// Conversation returns how the engine writes a model's chats without a template: by the given --chat-template ("": none), or by
-	// its own choice. nil: it renders the template. The error says why chats cannot be predicted.
-	Conversation func(given string, m Directory) (Conversation, error)
+	// Unrendered returns why the engine does not render a model's chats by a template: by the given --chat-template ("": none), or by
+	// its own choice. They cannot be predicted then. nil: it renders them.
+	Unrendered func(given string, m Directory) error
 
 	// Part reads one content part of a chat. ok is false if the part does not reach the prompt.
 	Part func(r *Reader, p *body.Part) (it Item, ok bool, err error)
@@ -75,9 +75,6 @@ type Dialect struct {
 	// Reuse returns whether a request to an endpoint is looked up in the prefix cache; nil: always.
 	Reuse func(endpoint string, req *body.Request) Reuse
 }
-
-// Conversation writes a whole chat as one text, without the chat template.
-type Conversation func(r *Reader, turns []Turn, goOn bool) (string, error)
 
 // Directory is what an engine recognizes a model by.
 type Directory struct {

@@ -111,7 +111,6 @@ type Model struct {
 	visErr       error // why media cannot be expanded; nil: they can
 	plain        *chatTemplate
 	tools        *chatTemplate
-	conversation Conversation  // writes chats without a template; nil: templates are rendered
 	opaque       error         // why no chat request can be read, whatever the template; nil: they can. ErrFiles: no request can
 	fault        error         // what of the files does not load
 	vars         template.Vars // special tokens and the server's default kwargs
@@ -262,7 +261,7 @@ func (m *Model) Warnings() (w []string) {
 		w = append(w, m.opaque.Error()+", so its chats are routed by what workers' events teach: "+m.fault.Error())
 	case m.opaque != nil:
 		w = append(w, m.opaque.Error())
-	case m.plain == nil && m.conversation == nil:
+	case m.plain == nil:
 		w = append(w, ErrNoTemplate.Error())
 	}
 	if m.maybeMistral {
@@ -283,7 +282,7 @@ func (m *Model) Unread() (which, why string) {
 	case m.mistral != nil: // chats are read
 	case m.opaque != nil:
 		which, why = "chats", m.opaque.Error()
-	case m.plain == nil && m.conversation == nil:
+	case m.plain == nil:
 		which, why = "chats", ErrNoTemplate.Error()
 	}
 	switch {

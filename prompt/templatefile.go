@@ -36,7 +36,7 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 	switch {
 	case err != nil && written && !(errors.As(err, &syntax) && syntax.Unsupported):
 		return &KeyError{"chat_template", err}
-	case err != nil && (m.opaque != nil || m.conversation != nil):
+	case err != nil && m.opaque != nil:
 		m.plain, m.tools = nil, nil // not rendered anyway
 	case err != nil:
 		m.plain, m.tools, m.opaque, m.fault = nil, nil, ErrTemplate, fmt.Errorf("chat template: %w", err)
@@ -46,13 +46,12 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 }
 
 // templatesOf returns the templates that chats are rendered by: the directory's, the given one or the engine's. If chats are
-// written without one, it sets m.conversation, or m.opaque with the reason why they cannot be read.
+// written without one, it sets m.opaque to the reason why they cannot be read.
 func (m *Model) templatesOf(own templates, dir string) (templates, error) {
 	dialect, given := &m.opt.Dialect, m.opt.TemplateFile
-	if dialect.Conversation != nil {
-		model := Directory{ModelType: m.modelType, VisionFamily: m.opt.VisionFamily, Path: dir, Architectures: m.archs,
-			TokenizerMode: m.opt.TokenizerMode}
-		m.conversation, m.opaque = dialect.Conversation(given, model)
+	if dialect.Unrendered != nil {
+		m.opaque = dialect.Unrendered(given, Directory{ModelType: m.modelType, VisionFamily: m.opt.VisionFamily, Path: dir,
+			Architectures: m.archs, TokenizerMode: m.opt.TokenizerMode})
 	}
 	switch {
 	case m.mistral != nil:
@@ -60,7 +59,7 @@ func (m *Model) templatesOf(own templates, dir string) (templates, error) {
 		return templates{}, nil
 	case dialect.Harmony && m.modelType == "gpt_oss":
 		m.opaque = ErrHarmony
-	case m.opaque != nil || m.conversation != nil:
+	case m.opaque != nil:
 		return own, nil
 	}
 	switch {

@@ -17,7 +17,7 @@ func Dialect() prompt.Dialect {
 			"images_config", "video_config", "mm_processor_kwargs", "suffix"},
 		TokenizersTemplate: true, BareTools: true, ContinuesBehind: true, DecodesIDs: true,
 		Reading: vision.Reading{Processor: true},
-		Format:  (*template.Template).SGLangFormat, FileText: fileText, Named: isFormatName, Conversation: conversation,
+		Format:  (*template.Template).SGLangFormat, FileText: fileText, Named: isFormatName, Unrendered: unrendered,
 		Part: part, Messages: messages, Tools: tools, Reuse: reuse,
 	}
 }

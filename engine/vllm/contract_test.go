@@ -239,22 +239,22 @@ func TestContractEncoders(t *testing.T) {
 	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
 		d := Dialect(v)
 		for arch, mode := range f.Encoders.Modes {
-			if _, err := d.Conversation("", prompt.Directory{Architectures: []string{arch}}); err == nil {
+			if err := d.Unrendered("", prompt.Directory{Architectures: []string{arch}}); err == nil {
 				t.Errorf("%s: rendered by its template here, in mode %s by %s there", arch, mode, f.Encoders.Renderers[mode])
 			}
 		}
 		for arch := range f.Models {
 			_, own := f.Encoders.Modes[arch]
-			_, err := d.Conversation("", prompt.Directory{Architectures: []string{arch}})
+			err := d.Unrendered("", prompt.Directory{Architectures: []string{arch}})
 			if own != (err != nil) && encoders[arch] == "" {
 				t.Errorf("%s: encoded by the engine: %v, here %v", arch, own, err)
 			}
-			if _, err := d.Conversation("", prompt.Directory{Architectures: []string{arch}, TokenizerMode: "hf"}); err != nil {
+			if err := d.Unrendered("", prompt.Directory{Architectures: []string{arch}, TokenizerMode: "hf"}); err != nil {
 				t.Errorf("%s in mode hf: %v", arch, err)
 			}
 		}
 		for mode, class := range f.Encoders.Renderers {
-			_, err := d.Conversation("", prompt.Directory{TokenizerMode: mode})
+			err := d.Unrendered("", prompt.Directory{TokenizerMode: mode})
 			if err == nil && class != "HfRenderer" && class != "MistralRenderer" {
 				t.Errorf("mode %s is %s, and exact here", mode, class)
 			}

@@ -17,7 +17,7 @@ func Dialect(v rules.Version) prompt.Dialect {
 		Harmony: true, Mistral: true, RotatesEXIF: true,
 		DisablesThinking: since(31), CustomTools: since(32),
 		Unread: []string{"prompt_embeds", "suffix"},
-		Format: (*template.Template).ContentFormat, Fallback: fallbackTemplate, Conversation: conversation,
+		Format: (*template.Template).ContentFormat, Fallback: fallbackTemplate, Unrendered: unrendered,
 		Part: part, Messages: messages, Tools: prompt.OpenAITools, Reuse: reuse,
 	}
 	if since(30) {

@@ -20,18 +20,18 @@ var encoders = map[string]string{
 	"KimiK3ForConditionalGeneration": "kimi_k3", "MoonshotKimiaForCausalLM": "kimi_audio", "Alpamayo2Super": "alpamayo2_super",
 }
 
-// conversation reports chats that no template renders: by the architecture, or by the --tokenizer-mode that was given. Modes with a
+// unrendered reports chats that no template renders: by the architecture, or by the --tokenizer-mode that was given. Modes with a
 // tokenizer of their own are not known either.
-func conversation(_ string, m prompt.Directory) (prompt.Conversation, error) {
+func unrendered(_ string, m prompt.Directory) error {
 	switch mode := m.TokenizerMode; {
 	case mode == "" || mode == "auto":
 		if encoders[m.Architecture()] != "" {
-			return nil, prompt.ErrEncoder
+			return prompt.ErrEncoder
 		}
 	case mode != "hf" && mode != "slow" && mode != "mistral":
-		return nil, prompt.ErrEncoder
+		return prompt.ErrEncoder
 	}
-	return nil, nil
+	return nil
 }
 
 // twice returns what an architecture's names are hashed with once more since 0.33 (its _get_mm_hashes): the names of DeepSeek-VL2 and

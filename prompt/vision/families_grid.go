@@ -111,7 +111,7 @@ var gridFamilies = []family{
 			count: smartResize{patch: setting{"image.patch_size", "=14"}, merge: setting{"image.merge_size", "=2"},
 				min: setting{"=147456"}, max: setting{"=2359296"}, grow: growEach},
 			put: "<|IMAGE_START|>{image}<|IMAGE_END|>"},
-		facts: Facts{Conversation: "paddle-ocr"},
+		facts: Facts{NamedFormat: true},
 	},
 	{
 		name: "exaone4_5", title: "EXAONE 4.5",

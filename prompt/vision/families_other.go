@@ -20,7 +20,7 @@ var otherFamilies = []family{
 		image: &entry{target: "<|image_{k}|>", id: "{image}",
 			count: phi4{size: setting{"=448"}, patch: setting{"=14"}, crops: setting{"image.dynamic_hd", "=36"}}},
 		audio: &entry{target: "<|audio_{k}|>", id: "{audio}"},
-		facts: Facts{Conversation: "phi-4-mm"},
+		facts: Facts{NamedFormat: true},
 	},
 	{
 		name: "phi4_multimodal", title: "Phi-4-multimodal (transformers)",
@@ -42,7 +42,7 @@ var otherFamilies = []family{
 				size:  setting{"config.vision_config.image_size", "=384"},
 				patch: setting{"processor.patch_size", "image.patch_size", "config.vision_config.patch_size", "=14"},
 				ratio: setting{"processor.downsample_ratio", "image.downsample_ratio", "=2"}}},
-		facts: Facts{Conversation: "deepseek-vl2"},
+		facts: Facts{NamedFormat: true},
 	},
 	{
 		name: "deepseek_ocr", title: "DeepSeek-OCR",
@@ -53,7 +53,7 @@ var otherFamilies = []family{
 		image: &entry{target: "{image}", id: "{image}",
 			count: deepseekOCR{size: setting{"=640"}, base: setting{"=1024"}, patch: setting{"=16"}, ratio: setting{"=4"},
 				min: setting{"=2"}, max: setting{"=6"}, newlines: true}},
-		factsOf: map[string]Facts{"deepseek_vl_v2": {Conversation: "deepseek-vl2"}},
+		factsOf: map[string]Facts{"deepseek_vl_v2": {NamedFormat: true}},
 		note:    "fixed to the engine's Gundam mode, as in vLLM",
 	},
 	{

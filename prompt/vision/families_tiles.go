@@ -43,7 +43,7 @@ var tileFamilies = []family{
 			layout: layout{begin: "<img>", end: "</img>", need: []string{"<img>", "</img>"}}},
 		video:   &entry{target: "<video>"},
 		accepts: internAccepts,
-		facts:   Facts{Conversation: "internvl-2-5"},
+		facts:   Facts{NamedFormat: true},
 		factsOf: map[string]Facts{"skywork_chat": {}},
 	},
 	{

@@ -50,8 +50,8 @@ type Facts struct {
 	// PlaceholdersFirst: missing placeholders are put before a string content, not after it. PlaceholdersTouch: with nothing
 	// between them and the text, instead of a new line (TensorRT-LLM 1.3, serve/chat_utils.py and inputs/utils.py).
 	PlaceholdersFirst, PlaceholdersTouch bool
-	// Conversation is the named format that replaces the chat template, "" for none (SGLang 0.5.23, parser/conversation.py).
-	Conversation string
+	// NamedFormat: chats are written in a named format instead of by the chat template (SGLang 0.5.23, parser/conversation.py).
+	NamedFormat bool
 	// ProcessorClass and WrapperClass are the Python classes that enter images' names, besides the bytes of their files; "" if
 	// images are named by their pixels (SGLang 0.5.23).
 	ProcessorClass, WrapperClass string

@@ -17,7 +17,7 @@ func TestOneEntryMakesAFamily(t *testing.T) {
 		names: map[string]tokenName{"image": {text: "<unicorn>", id: "image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}", count: square{size: setting{"image.size"}, patch: setting{"image.patch_size"}},
 			layout: layout{begin: "<horn>", end: "</horn>"}, put: "{image}\n"},
-		facts: Facts{PlaceholdersFirst: true, Conversation: "chatml"},
+		facts: Facts{PlaceholdersFirst: true, NamedFormat: true},
 	})
 	files := dir(obj{"config.json": obj{"model_type": "unicorn_vl"}, "preprocessor_config.json": obj{"size": 28, "patch_size": 14}})
 	tok := newStub("<unicorn>", "<horn>", "</horn>")
@@ -36,7 +36,7 @@ func TestOneEntryMakesAFamily(t *testing.T) {
 			t.Errorf("placeholder %q of %s", text, m.Family())
 		}
 	}
-	if f := with.facts("unicorn_vl", ""); !f.PlaceholdersFirst || f.Conversation != "chatml" {
+	if f := with.facts("unicorn_vl", ""); !f.PlaceholdersFirst || !f.NamedFormat {
 		t.Errorf("facts %+v", f)
 	}
 	var unknown *UnknownModelError
