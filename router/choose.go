@@ -49,14 +49,16 @@ func (b *blocks) unit() int { return max(1, b.class.Unit/max(1, b.form.Size)) }
 // blocks the slot holds: more if its model has several KV cache groups.
 type overlap struct{ blocks, gpu, held int32 }
 
-// choose picks the slot for a prompt and explains the choice.
-func (x *planner) choose() {
+// choose picks the slot for a prompt and explains the choice. It returns false if no worker can serve the request.
+func (x *planner) choose() bool {
 	x.mem.candidates, x.mem.bestExcluded = x.mem.candidates[:0], bestExcluded{}
 	x.mem.encoders = x.encoders(x.mem.encoders[:0])
 	for group := range x.mem.blocks {
 		x.addCandidates(group)
 	}
-	x.rank()
+	if !x.rank() {
+		return false
+	}
 	x.keepSameEdits()
 	best := &x.ranked[0]
 	group := x.groupOf(x.chosen)
@@ -82,16 +84,20 @@ func (x *planner) choose() {
 	keys := &x.mem.blocks[group]
 	x.explain(best, rd, keys)
 	x.setSession(group)
+	return true
 }
 
-// chooseByLoad picks the slot for a request of which at most the model is known.
-func (x *planner) chooseByLoad() {
+// chooseByLoad picks the slot for a request of which at most the model is known. It returns false if no worker can serve it.
+func (x *planner) chooseByLoad() bool {
 	x.mem.candidates = x.mem.candidates[:0]
 	for i := range x.slots {
 		x.mem.candidates = append(x.mem.candidates, x.candidate(i, 0))
 	}
-	x.rank()
+	if !x.rank() {
+		return false
+	}
 	x.nameTargets()
+	return true
 }
 
 // nameTargets names the targets, if Envoy is to follow the choice; else the worker that the request would have got, and for an Envoy
@@ -346,13 +352,17 @@ func (x *planner) addImages(images []placedMedium, slots []*fleet.Slot, cands []
 	}
 }
 
-// rank orders the candidates.
-func (x *planner) rank() {
+// rank orders the candidates. It returns false if none is left: all only prefill, and none decodes for them.
+func (x *planner) rank() bool {
 	x.addPullSources()
 	x.addDecoders()
+	if len(x.mem.candidates) == 0 {
+		return false
+	}
 	x.applyDeadline()
 	x.ranked = choose.Rank(x.mem.candidates, maxRanked, x.tieBreak())
 	x.chosen = x.slots[x.ranked[0].Slot]
+	return true
 }
 
 // applyDeadline ranks candidates that are expected to be in time first, if the client gave a time for its first token.

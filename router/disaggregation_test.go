@@ -142,6 +142,19 @@ func chosenPair(w *world, d *Decision) string {
 	return w.opt.Fleet.ByAddr(d.Targets[0].Addr).Name + "←" + w.opt.Fleet.ByAddr(d.Targets[0].Prefill).Name
 }
 
+// TestOnlyPrefillersAllowed: a gateway's hint, or the answer that a request names, may leave workers that only prefill. Then there is no
+// target, whether the request is read or not, and nothing is booked.
+func TestOnlyPrefillersAllowed(t *testing.T) {
+	for _, body := range []string{chatBody("m", `"hi"`), `{"model":"m"}`} {
+		w := newWorld(t, 2)
+		w.asRoles("pd")
+		d := w.Decide(t.Context(), &Request{ID: "d", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, Only: []string{"10.0.0.1"}})
+		if len(d.Targets) != 0 || d.Why != noWorker || d.Refuse != nil || w.opt.Ledger.Open() != 0 {
+			t.Errorf("%s: got %+v, want no target, %q", body, d, noWorker)
+		}
+	}
+}
+
 // TestPairsOfOneRevision: while a rollout runs, a pair and the workers that it is retried at are of one revision, whatever is cached or
 // idle elsewhere. Where no revision has both roles, the workers that decode prefill too.
 func TestPairsOfOneRevision(t *testing.T) {

@@ -44,6 +44,9 @@ func TestFrontsCountARequestOnce(t *testing.T) {
 	w.stores("", long, 1<<20)
 	w.stores("like", long, 1<<20)
 	w.decide(long)
+	for range 3 {
+		w.decide(chatBody("x", `"hi"`)) // not read: it begins like none
+	}
 	w.opt.Fleet.Set([]*fleet.Worker{w.slot[""].Worker})
 	w.decide(chatBody("m", fmt.Sprintf("%q", text(1000, 6))))
 	for _, one := range w.fronts.of.Values() {

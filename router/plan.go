@@ -99,6 +99,7 @@ func (s *scratch) release() {
 	for i := range s.blocks {
 		s.blocks[i].cut = reading{}
 	}
+	s.blocks = s.blocks[:0] // a request that is not read looks nothing up
 	s.paths.Reset()
 	clear(s.eased[:cap(s.eased)])
 	clear(s.encoders[:cap(s.encoders)])
@@ -134,19 +135,22 @@ func (x *planner) prepare(ctx context.Context) {
 	}
 }
 
-// finish makes the choice, unless there is no place any more: then it returns false. seed breaks ties.
+// finish makes the choice, unless no worker has a place any more, or none can serve the request: then it returns false. seed breaks ties.
 func (x *planner) finish(seed uint64) bool {
 	x.tieSeed = seed
 	if refusal := x.admit(); refusal != nil {
 		x.refuse(refusal)
 		return false
 	}
+	choose := x.choose
 	if x.unread {
-		x.chooseByLoad()
-	} else {
-		x.choose()
+		choose = x.chooseByLoad
 	}
-	return true
+	if choose() {
+		return true
+	}
+	x.slots, x.out.Why = nil, noWorker
+	return false
 }
 
 // prepareBody prepares a request that has a body.

@@ -129,9 +129,10 @@ func (x *planner) pickTargets() {
 	for i := range x.slots {
 		x.mem.candidates = append(x.mem.candidates, x.candidate(i, 0))
 	}
-	x.rank()
-	x.setTargets()
-	x.picked = x.chosen
+	if x.rank() {
+		x.setTargets()
+		x.picked = x.chosen
+	}
 	x.chosen, x.ranked, x.mem.candidates, x.tally = chosen, ranked, candidates, counted
 }
 
