@@ -82,14 +82,15 @@ var bounds = []bound{
 		"router/ledger.Ledger.open router/ledger.Ledger.queue router/ledger.Ledger.tenants " +
 			"router.bookingRecord.locals router.bookingRecord.media router.bookingRecord.newMedia"},
 	{"answers of `/v1/responses` whose worker is remembered", "{router.maxAnswers}", "least used forgotten",
-		"no_room_total answers", "router TestMemoryOfAnswersAndImagesIsBounded: maxAnswers, answers", "router.state.answers"},
+		"no_room_total answers", "router TestMemoryOfAnswersIsBounded: maxAnswers, answers", "router.state.answers router.shortlist.answers"},
 	{"clients whose last good worker is remembered", "{router.maxServedClients}", "least recent forgotten",
 		"– they keep the last ones", "router TestOneWorkerRefuses: maxServedClients, lastServed.Len()", "router.Router.lastServed"},
 	{"beginnings whose requests are counted", "{router.maxFronts}", "least recent forgotten",
 		"– they keep the last ones", "router TestFronts: maxFronts, f.of.Len()", "router.fronts.of"},
 	{"images with workers that saw them; that encoded them for others", "{router.maxSeen} each", "least used forgotten",
 		"no_room_total images seen, no_room_total images encoded",
-		"router TestMemoryOfAnswersAndImagesIsBounded: maxSeen, images encoded", "router.encodeQueues.lastEncoder router.sightings.media"},
+		"router/choose TestMemoryOfEncodersIsBounded: maxEncoded, images encoded",
+		"router/choose.EncodeQueues.lastEncoder router.sightings.media"},
 	{"model names that no worker serves", "{router.maxUnserved}, an hour", "not shown", "unserved_models",
 		"router TestWhatIsWarnedOf: maxUnserved, Unserved()", "router.unserved.lastAsked"},
 	{"decisions kept; ends seen in the access log", "{router.maxRecent}; {extproc.maxSeenOutcomes}", "oldest forgotten",
@@ -244,7 +245,7 @@ var unbounded = map[string]string{
 		app/serve.sources.followers router/peers.Direct.lost`,
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
 		indexer.Index.vacant app/serve.askingFinder.known app/serve.askingFinder.workers workers/discover.poolFollower.pods
-		indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots workers/fleet.Worker.adapters
+		indexer/source/bus.Listener.feeds router/choose.Adapters.sentTo router/choose.EncodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots workers/fleet.Worker.adapters
 		workers/fleet.state.byAddr workers/fleet.state.byModel workers/fleet.state.byStableName workers/fleet.state.encode workers/fleet.Fleet.paces app/registry.Set.members app/registry.Set.excluded workers/probe.Prober.known`,
 	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +
 		"router/audit.Standing.byWorker router/audit.Auditor.streams",

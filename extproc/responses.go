@@ -16,7 +16,7 @@ import (
 // it: GET, DELETE and cancel of /v1/responses/ID, and requests with a previous_response_id. The engine creates the id and writes
 // it at the beginning of the response, so on this path only Envoy is asked for response bodies. (With a full-duplex body it
 // cannot be asked: a route of its own configures that.) The stream ends once the id is read, before the client has it, so a
-// request that names the id always comes later. The router remembers the ids (router/responseaffinity.go).
+// request that names the id always comes later. The router remembers the ids (followAnswer in router/shortlist.go).
 
 const (
 	maxResponseID = 256

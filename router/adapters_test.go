@@ -36,10 +36,10 @@ func TestAdaptersStay(t *testing.T) {
 	}
 	slot := w.slots[0]
 	for _, use := range []string{"x", "y", "x", "z"} {
-		w.adapters.recordSent(slot, use, 2)
+		w.adapters.Sent(slot, use, 2)
 	}
-	for name, want := range map[string]int{"": 0, "x": 0, "z": 0, "y": 2 * adapterLoad} {
-		if got := w.adapters.loadCost(slot, name, 2); got != want {
+	for name, want := range map[string]int{"x": 0, "z": 0, "y": 2 * 2500} {
+		if got := w.adapters.LoadCost(slot, name, 2); got != want {
 			t.Errorf("%q costs %d, want %d", name, got, want)
 		}
 	}
@@ -86,8 +86,8 @@ func TestAdaptersAreListed(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	w.slots[2].Worker.SetLoadedAdapters([]string{"x"}, 3)
-	for name, want := range map[string]int{"x": 0, "y": adapterLoad} {
-		if got := w.adapters.loadCost(w.slots[2], name, 0); got != want {
+	for name, want := range map[string]int{"x": 0, "y": 2500} {
+		if got := w.adapters.LoadCost(w.slots[2], name, 0); got != want {
 			t.Errorf("%q costs %d, want %d", name, got, want)
 		}
 	}

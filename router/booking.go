@@ -1,20 +1,13 @@
 package router
 
 import (
-	"math"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/fair"
-	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
-	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/router/speculative"
@@ -60,7 +53,7 @@ type bookingRecord struct {
 // slotEstimate is what a decision knew about a slot and the prompt, in tokens.
 type slotEstimate struct {
 	slot                     *fleet.Slot
-	group                    int
+	lookup                   int
 	exact, predicted, encode int
 	offloaded                int // of exact, the tokens to fetch from a lower tier
 	rate                     float64
@@ -68,9 +61,9 @@ type slotEstimate struct {
 	doubtful                 bool
 }
 
-func (x *planner) estimateOf(group int, slot *fleet.Slot, c *choose.Candidate) slotEstimate {
-	return slotEstimate{slot: slot, group: group, exact: c.Exact, predicted: c.Predicted, offloaded: c.Offloaded, encode: c.Encode,
-		rate: c.Rate, storesAtDecision: x.opt.Index.Stores(slot.ID), doubtful: c.Doubtful}
+func (p *plan) estimateOf(slot *fleet.Slot, o *choose.Overlap, rate float64) slotEstimate {
+	return slotEstimate{slot: slot, lookup: p.mem.overlap.of(slot), exact: o.Exact, predicted: o.Predicted, offloaded: o.Offloaded,
+		encode: o.Encode, rate: rate, storesAtDecision: p.opt.Index.Stores(slot.ID), doubtful: o.Doubtful}
 }
 
 // expectedHit returns how many of a prompt's tokens the engine should find cached. It always computes the last token, so a prompt that
@@ -82,76 +75,35 @@ func (s *slotEstimate) expectedHit(tokens, size int) int {
 // maxChoices limits how many answers of one request (n) count as requests of their own, as engines schedule them.
 const maxChoices = 128
 
-// groupPrompt is a prompt as the workers of one group read it.
-type groupPrompt struct {
-	class                           *servedClass
-	form                            block.Form
-	unit                            int // blocks that the lower tiers return at once
-	prompt                          *engine.Prompt
-	locals, chain                   []uint64
-	images                          []placedMedium
-	multiplePrompts, mayBypassCache bool // there are several prompts; the engine may not read its cache
-	unread                          bool
-	engineTokens                    int
-	answers                         int              // decoded at the same time
-	own                             int              // of locals, those that were computed
-	tokens                          int              // of the prompt, maybe estimated
-	estimate                        bool             // what is predicted to be cached is one
-	watching                        *learned.Request // nil: nothing is learned from it
-	model                           *engine.Model    // that reads the prompt
-	computed                        *engine.Prompt   // by rules that have stepped aside; nil: none has
-	computedLocals                  []uint64         // its blocks
-	shaped, keyed                   bool             // see audit.Expectation
-}
-
-// groupPromptOf copies what a group's workers read, to keep it beyond the decision.
-func (x *planner) groupPromptOf(group int) groupPrompt {
-	rd, keys := x.reading(group), &x.mem.blocks[group]
-	certain := len(keys.locals)
-	if keys.recalled.used {
-		certain = max(keys.own, keys.recalled.Learned)
-	}
-	both := slices.Concat(keys.locals[:certain], keys.chain[:certain])
-	var computed []uint64
-	if rd.computed != nil {
-		computed = slices.Clone(keys.computed)
-	}
-	return groupPrompt{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: x.shaped, keyed: x.keyed(rd),
-		class: keys.class, form: keys.form, unit: keys.unit(), prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
-		images:          slices.Clone(keys.images),
-		multiplePrompts: rd.facts.Several, mayBypassCache: rd.facts.Reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
-		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices))), own: min(keys.own, certain),
-		tokens: x.tokens(group), estimate: keys.recalled.Estimate, watching: x.watchingOf(group)}
-}
-
 // book records the consequences of a choice that Envoy will follow: blocks that the slot will hold, images that it will have seen, its
 // additional work, and the events that the audit should expect.
-func (r *Router) book(x *planner) {
-	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm, slot: x.chosen, cachedTokens: -1}
-	if x.unread {
-		r.Learner().Borrowed(x.chosen.ID, sessionOf(x.mem.req.Fields, x.req.Session))
-		r.openBooking(x, b, ledger.Booking{Slot: x.chosen, Decode: x.decode})
+func (r *Router) book(p *plan) {
+	c, read := &p.mem.choice, &p.mem.reading
+	b := &bookingRecord{client: p.req.Client, model: p.out.Model, arm: p.out.Arm, slot: c.Chosen, cachedTokens: -1}
+	if p.unread {
+		r.Learner().Borrowed(c.Chosen.ID, read.session)
+		r.openBooking(p, b, ledger.Booking{Slot: c.Chosen, Decode: c.Decode})
 		return
 	}
-	best, group := &x.ranked[0], x.groupOf(x.chosen)
-	a, st := x.groupPromptOf(group), x.estimateOf(group, x.chosen, best)
+	best := &c.Ranked[0]
+	a, st := p.lookup().keep(read), p.estimateOf(c.Chosen, &best.Overlap, best.Rate)
 	work := r.fillBooking(b, &st, &a)
-	work.Slot, work.Decode = x.chosen, x.decode
-	if x.decode != nil {
+	work.Slot, work.Decode = c.Chosen, c.Decode
+	if c.Decode != nil {
 		b.cachedTokens = -1 // the report is about another worker's cache
-		r.adapters.recordSent(x.decode, x.adapter, x.model.MaxLoRAs)
+		r.adapters.Sent(c.Decode, read.adapter, read.model.MaxLoRAs)
 	}
 	work.Tokens, work.AdapterLoad = work.Tokens+best.AdapterLoad, best.AdapterLoad
 	if best.Pulls() {
 		work.Tokens, work.Pull = max(1, work.Tokens-best.Pulled), best.Pulled
 	}
-	if r.adapters.recordSent(x.chosen, x.adapter, x.model.MaxLoRAs) {
-		b.newAdapter = x.adapter
+	if r.adapters.Sent(c.Chosen, read.adapter, read.model.MaxLoRAs) {
+		b.newAdapter = read.adapter
 	}
-	r.encodeQueues.book(x.encodings, x.now)
-	r.recordPredictions(b, &st, &a, x.now)
-	r.openBooking(x, b, work)
-	r.registerExpectation(b, &a, x.out.ID, x.session, placing{x.mostPredicted(), x.decode == nil && x.chosen.Worker.Role == fleet.Any})
+	r.encodeQueues.Book(p.encodings, p.now)
+	r.recordPredictions(b, &st, &a, p.now)
+	r.openBooking(p, b, work)
+	r.registerExpectation(b, &a, p.out.ID, p.session, placing{p.mostPredicted(), c.Decode == nil && c.Chosen.Worker.Role == fleet.Any})
 }
 
 // placing is what the audit wants to know of a choice, to tell over which event stream a worker's requests should come.
@@ -160,16 +112,18 @@ type placing struct {
 	alone bool // the chosen one serves the request alone
 }
 
-func (x *planner) mostPredicted() int {
-	most := x.mem.bestExcluded.tokens
-	for i := range x.mem.candidates {
-		most = max(most, x.mem.candidates[i].Predicted)
+func (p *plan) mostPredicted() (most int) {
+	if out := p.mem.overlap.mostExcluded(); out != nil {
+		most = out.Predicted
+	}
+	for i := range p.mem.choice.Candidates {
+		most = max(most, p.mem.choice.Candidates[i].Predicted)
 	}
 	return most
 }
 
 // fillBooking fills in b for a request at a slot, and returns what is to be booked there.
-func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *groupPrompt) ledger.Booking {
+func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *lookedUp) ledger.Booking {
 	id, size := st.slot.ID, a.form.Size
 	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize = st.slot, st.storesAtDecision, a.locals, a.chain, size
 	b.engineTokens, b.zeroMeansUnknown = a.engineTokens, a.class.rules.ZeroCachedAmbiguous
@@ -185,8 +139,8 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *groupPrompt)
 	if a.multiplePrompts || a.estimate || st.predicted > len(b.locals)*size {
 		b.cachedTokens = -1 // the report is about another prompt or all (vLLM: the last to end; SGLang: the sum)
 	}
-	answers := a.answers
-	if limit := r.serving.Load().maxInFlightOf(st.slot); limit > 0 { // a worker runs no more at a time: the others wait for these
+	answers, all := a.answers, places{limit: r.serving.Load().maxInFlight}
+	if limit := all.of(st.slot); limit > 0 { // a worker runs no more at a time: the others wait for these
 		answers = min(answers, limit)
 	}
 	work := ledger.Booking{Work: fleet.Work{Tokens: a.tokens - cached + st.encode, Fetch: st.offloaded, Context: answers * a.tokens,
@@ -200,7 +154,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *groupPrompt)
 }
 
 // recordPredictions records which blocks the slot will hold and which images it will have seen.
-func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *groupPrompt, now time.Time) {
+func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *lookedUp, now time.Time) {
 	b.promise = r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, now), now)
 	if a.watching != nil {
 		b.path = appendChain(nil, &a.watching.Path)
@@ -253,55 +207,30 @@ func (r *Router) unseeImages(slot *fleet.Slot, media []SharedMedium) {
 	}
 }
 
-// fetches reports whether the engine downloads media before it computes: how long the host takes is not the worker's. Text that begins
-// like a URL counts too.
-func (x *planner) fetches() bool {
-	b := x.mem.req.Body
-	if b != nil && strings.Contains(b.JSON(), `"http`) {
-		return true
-	}
-	return x.chosen != nil && !x.unread && x.reading(x.groupOf(x.chosen)).prompt.StablePrefix() != math.MaxInt
-}
-
 // openBooking books a plan's work, on no slot yet if the request is not steered.
-func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) {
-	work.Source, work.Note = x.req.Source, b
+func (r *Router) openBooking(p *plan, b *bookingRecord, work ledger.Booking) {
+	work.Source, work.Note = p.req.Source, b
 	if r.opt.Audit != nil {
-		r.opt.Audit.Borrowed(sessionOf(x.mem.req.Fields, x.req.Session))
+		r.opt.Audit.Borrowed(p.mem.reading.session)
 	}
 	if r.opt.Fair {
-		work.Model, work.Tenant, work.Counted = x.out.Model, x.req.Tenant, true
+		work.Model, work.Tenant, work.Counted = p.out.Model, p.req.Tenant, true
 	}
 	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain)+len(b.path)) + 24*len(b.newMedia)
-	x.booked, work.Media = true, x.fetches()
+	p.booked, work.Media = true, p.fetches()
 	if r.opt.Decisions != nil {
-		b.line = x.newLogLine(b)
+		b.line = p.newLogLine(b)
 		work.Bytes += lineBytes + 8*len(b.line.HashIDs)
 	}
 	if r.opt.Share != nil {
 		b.shareNumber = r.lastShared.Add(1)
 	}
 	r.share(b, &work) // before Book, so that other replicas hear of the end after it
-	r.opt.Ledger.Book(x.out.ID, work)
-}
-
-// setSession sets the request's session for the audit. If it has none and the engine's events name sessions, the decision's id becomes
-// its session. An unsteered request may get to any class.
-func (x *planner) setSession(group int) {
-	named := x.mem.blocks[group].class.sessions
-	if !x.steers {
-		named = slices.ContainsFunc(x.model.classes, func(c servedClass) bool { return c.sessions })
-	} else if _, looksUp := x.remembers(group); !looksUp && x.reading(group).err != nil {
-		return
-	}
-	x.session = sessionOf(x.mem.req.Fields, x.req.Session)
-	if x.session == "" && (x.opt.Audit != nil || x.learning != nil) && named && x.chosen.Worker.Instance == "" {
-		x.session, x.out.Session = x.out.ID, x.out.ID
-	}
+	r.opt.Ledger.Book(p.out.ID, work)
 }
 
 // registerExpectation tells the audit, or the learner, what the slot will store.
-func (r *Router) registerExpectation(b *bookingRecord, a *groupPrompt, id, session string, at placing) {
+func (r *Router) registerExpectation(b *bookingRecord, a *lookedUp, id, session string, at placing) {
 	r.watch(id, b.slot, session, a.watching)
 	if a.unread && session != id {
 		return

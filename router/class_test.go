@@ -241,28 +241,31 @@ func TestClassesShareHashes(t *testing.T) {
 		"old":  func(s *engine.Server) { s.EngineVersion = "0.16.0" }, // its events do not name images
 	})
 	m := newServedModel(&w.model)
-	s := &scratch{readings: make([]reading, len(m.prompts))}
-	s.beginBlocks(m)
-	x := &planner{state: &w.state, mem: s, plan: plan{servedName: servedName{model: m}}}
-	if err := body.Read([][]byte{[]byte(chatBody("m", testImage(1, 640, 480)))}, &s.body, &s.req); err != nil {
+	var o overlap
+	r := &reading{servedName: servedName{model: m}}
+	r.begin()
+	for i := range m.classes {
+		o.add(r, &m.classes[i], block.Form{}, nil, 0)
+	}
+	if err := body.Read([][]byte{[]byte(chatBody("m", testImage(1, 640, 480)))}, &r.body, &r.req); err != nil {
 		t.Fatal(err)
 	}
-	for i := range s.readings {
-		s.readings[i].read(t.Context(), m.prompts[i].Model(), "/v1/chat/completions", "", &s.req)
-		if s.readings[i].err != nil {
-			t.Fatal(s.readings[i].err)
+	for i := range r.byEngine {
+		r.byEngine[i].read(t.Context(), m.prompts[i].Model(), "/v1/chat/completions", "", &r.req)
+		if r.byEngine[i].err != nil {
+			t.Fatal(r.byEngine[i].err)
 		}
 	}
 	for i, c := range m.classes {
-		s.blocks[i].hasWorkers, s.blocks[i].form.Size = true, c.BlockSize
-		shares := x.sameBlocks(i)
-		if want := c.Name == "like"; (shares != nil) != want || want && shares == &s.blocks[i] {
+		o.lookups[i].hasWorkers, o.lookups[i].form.Size = true, c.BlockSize
+		shares := o.sameBlocks(i)
+		if want := c.Name == "like"; (shares != nil) != want || want && shares == &o.lookups[i] {
 			t.Errorf("class %q: shares hashes: %v", c.Name, shares != nil)
 		}
 	}
-	s.blocks[0].hasWorkers = false
+	o.lookups[0].hasWorkers = false
 	for i, c := range m.classes {
-		if c.Name == "like" && x.sameBlocks(i) != nil {
+		if c.Name == "like" && o.sameBlocks(i) != nil {
 			t.Error("shares with a class that was not looked up")
 		}
 	}

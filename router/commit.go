@@ -13,60 +13,62 @@ import (
 // choose the same last place.
 
 // commitSteered books the choice at the chosen worker. With a limit, decisions run one at a time.
-func (r *Router) commitSteered(x *planner) {
-	if x.maxInFlight > 0 && x.req.Stored == "" {
+func (r *Router) commitSteered(p *plan) {
+	if p.list.limit > 0 && !p.list.ignoresLimit() {
 		r.admission.Lock()
 		defer r.admission.Unlock()
 	}
-	if x.trial != nil && !x.trial.ClaimTrial(x.now) {
-		x.withoutTrial()
+	if p.list.trial != nil && !p.list.trial.ClaimTrial(p.now) {
+		p.list.withoutTrial()
 	}
-	if x.finish(r.choices.Add(1)) {
-		x.countFronts()
-		r.book(x)
+	if p.finish(r.choices.Add(1)) {
+		r.fronts.count(p.mem.overlap.lookups, p.now)
+		r.book(p)
 	}
 }
 
 // commitUnsteered keeps the choice until Envoy says which worker it picked (unsteered.go).
-func (r *Router) commitUnsteered(x *planner) {
-	if x.finish(r.choices.Add(1)) {
-		x.countFronts()
-		r.bookUnsteered(x)
+func (r *Router) commitUnsteered(p *plan) {
+	if p.finish(r.choices.Add(1)) {
+		r.fronts.count(p.mem.overlap.lookups, p.now)
+		r.bookUnsteered(p)
 	}
 }
 
 // commitNothing makes the choice that the next decision would make.
-func (r *Router) commitNothing(x *planner) { x.finish(r.choices.Load() + 1) }
+func (r *Router) commitNothing(p *plan) { p.finish(r.choices.Load() + 1) }
 
 // countAndTime counts a plan that was carried out, and returns the time that it took.
-func (r *Router) countAndTime(x *planner) time.Duration {
-	r.countPlan(x)
-	r.logUnbooked(x)
-	took := r.opt.Now().Sub(x.now)
-	r.metrics.countDecision(&x.out, took)
+func (r *Router) countAndTime(p *plan) time.Duration {
+	r.countPlan(p)
+	r.logUnbooked(p)
+	took := r.opt.Now().Sub(p.now)
+	r.metrics.countDecision(&p.out, took)
 	return took
 }
 
 // countPlan counts what a plan has noted, and logs it.
-func (r *Router) countPlan(x *planner) {
-	m, t, model := r.metrics, &x.tally, x.out.Model
-	for _, field := range t.removed {
+func (r *Router) countPlan(p *plan) {
+	m, t, l, model := r.metrics, &p.tally, &p.list, p.out.Model
+	for _, field := range p.mem.reading.removed {
 		m.removed.WithLabelValues(field).Inc()
 	}
-	if x.out.Asked != "" {
-		r.unserved.add(x.out.Asked, x.now)
+	if p.out.Asked != "" {
+		r.unserved.add(p.out.Asked, p.now)
 	}
 	if t.answer != "" {
 		m.storedAnswers.WithLabelValues(t.answer).Inc()
-		r.answers.Get(t.answerID) // makes it recent
 	}
-	if t.deadline != "" {
-		m.deadlines.WithLabelValues(model, t.deadline).Inc()
+	if l.found {
+		r.answers.Get(l.answer) // makes it recent
 	}
-	if t.shed != "" {
-		m.shed.WithLabelValues(model, t.shed).Inc()
+	if c := &p.mem.choice; c.Deadline != "" {
+		m.deadlines.WithLabelValues(model, c.Deadline).Inc()
 	}
-	if t.noPrefill {
+	if l.shed != "" {
+		m.shed.WithLabelValues(model, l.shed).Inc()
+	}
+	if p.mem.choice.NoPrefill {
 		m.roleMissing.WithLabelValues(model, noPrefill).Inc()
 	}
 	if t.noEncode {
@@ -77,10 +79,16 @@ func (r *Router) countPlan(x *planner) {
 			zap.String("model", model))
 	}
 	if t.unreadWhy != "" {
-		r.opt.Log.Warn("request routed by load: "+t.unreadWhy, zap.String("id", x.out.ID), zap.String("model", model),
-			zap.String("asked", x.out.Asked))
+		r.opt.Log.Warn("request routed by load: "+t.unreadWhy, zap.String("id", p.out.ID), zap.String("model", model),
+			zap.String("asked", p.out.Asked))
 	}
 }
+
+// Label values of sightline_role_missing_total. A fleet without decode workers serves nothing ("no worker known").
+const (
+	noPrefill = "prefill" // some workers only decode by configuration, but had to prefill too
+	noEncode  = "encode"  // the prefilling workers encoded the images too
+)
 
 // logDecision writes one line about the decision at debug level.
 func (r *Router) logDecision(d *Decision, took time.Duration) {

@@ -1,6 +1,10 @@
 package router
 
-import "context"
+import (
+	"context"
+
+	"github.com/sightline-router/sightline/router/report"
+)
 
 // Decide ranks the workers for one request. It returns no error: a request that cannot be read is routed by load, and Why
 // says so, or it is refused (Decision.Refuse).
@@ -8,33 +12,56 @@ import "context"
 // has the cleaning edits whatever happens after.
 func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	r.opt.Ledger.Expire()
-	x := r.newPlanner(req, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
-	r.decide(ctx, x)
-	took := r.countAndTime(x)
-	r.recent.add(x.recentEntry(took))
-	r.logDecision(&x.out, took)
-	x.mem.release()
-	r.scratch.Put(x.mem)
-	return x.out
+	p := r.newPlan(req, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
+	r.decide(ctx, p)
+	took := r.countAndTime(p)
+	r.recent.add(p.recentEntry(took))
+	r.logDecision(&p.out, took)
+	p.mem.release()
+	r.scratch.Put(p.mem)
+	return p.out
 }
 
 // decide makes a plan and carries it out. A panic costs only the choice: the request is then routed by load.
-func (r *Router) decide(ctx context.Context, x *planner) {
-	defer x.leaveLane()
+func (r *Router) decide(ctx context.Context, p *plan) {
+	defer p.leaveLane()
 	defer func() {
-		if p := recover(); p != nil {
-			r.logPanic(p)
-			x.restart()
-			r.conclude(x)
+		if fault := recover(); fault != nil {
+			r.logPanic(fault)
+			p.restart()
+			r.conclude(p)
 		}
 	}()
-	x.prepare(ctx)
-	r.conclude(x)
+	p.prepare(ctx)
+	r.conclude(p)
 }
 
 // conclude chooses a worker and carries the plan out, if there is something to choose.
-func (r *Router) conclude(x *planner) {
-	if x.out.Refuse == nil && len(x.slots) > 0 {
-		x.commit(r, x)
+func (r *Router) conclude(p *plan) {
+	if p.out.Refuse == nil && len(p.list.slots) > 0 {
+		p.policy.commit(r, p)
 	}
+}
+
+// A policy says what a plan takes into account, and how it is carried out. There are three:
+//
+//	steered    Envoy is told the choice: limits apply, the request may wait, and may be a failing worker's trial
+//	unsteered  Envoy picks by itself (unsteered.go): nothing is refused, and the estimates of all workers are kept
+//	dry run    as steered, but it neither waits nor claims a trial, and nothing is carried out
+type policy struct {
+	arm     report.Arm
+	steers  bool     // Envoy will follow the plan, or would
+	waiters *waiters // where the request may wait for a worker, or for a place; nil: it does not wait
+	tries   bool     // it may be a failing worker's trial
+	commit  func(*Router, *plan)
+}
+
+// policies are those of Decide, or of a dry run, whose requests are all steered.
+type policies struct{ steered, unsteered policy }
+
+func newPolicies(w *waiters) (live, dry policies) {
+	live.steered = policy{arm: report.Steered, steers: true, waiters: w, tries: true, commit: (*Router).commitSteered}
+	live.unsteered = policy{arm: report.Unsteered, waiters: w, commit: (*Router).commitUnsteered}
+	dry.steered = policy{steers: true, commit: (*Router).commitNothing}
+	return live, dry
 }

@@ -14,29 +14,28 @@ const (
 )
 
 // newLogLine begins the decision log's line for a decision; b is its booking, nil for none.
-func (x *planner) newLogLine(b *bookingRecord) *decisionlog.Line {
-	d := &x.out
-	session := sessionOf(x.mem.req.Fields, x.req.Session)
-	l := &decisionlog.Line{Timestamp: x.now.UnixMilli(), ID: d.ID, Model: d.Model, Adapter: x.adapter,
-		Session:     strings.Clone(session[:min(len(session), sessionText)]),
+func (p *plan) newLogLine(b *bookingRecord) *decisionlog.Line {
+	d, r, c := &p.out, &p.mem.reading, &p.mem.choice
+	l := &decisionlog.Line{Timestamp: p.now.UnixMilli(), ID: d.ID, Model: d.Model, Adapter: r.adapter,
+		Session:     strings.Clone(r.session[:min(len(r.session), sessionText)]),
 		InputLength: d.PromptTokens, HashIDs: []uint64{}, Arm: string(d.Arm), Reason: string(d.Reason), Why: d.Why, Rank: -1,
 		Cached: d.CachedTokens, Held: d.HeldTokens, Regret: d.Regret,
-		Took: milliseconds(x.opt.Now().Sub(x.now)), ReportedCached: -1}
+		Took: milliseconds(p.opt.Now().Sub(p.now)), ReportedCached: -1}
 	if b == nil {
 		return l
 	}
-	l.Worker, l.Rank = x.chosen.Worker.Name, x.chosen.Rank
-	l.Considered, l.Ties = len(x.mem.candidates), ties(x.mem.candidates)
-	for _, c := range x.considered() {
-		l.Ranked = append(l.Ranked, c.Candidate)
+	l.Worker, l.Rank = c.Chosen.Worker.Name, c.Chosen.Rank
+	l.Considered, l.Ties = len(c.Candidates), ties(c.Candidates)
+	for _, one := range considered(c, p.list.slots) {
+		l.Ranked = append(l.Ranked, one.Candidate)
 	}
 	if len(l.Ranked) > 1 {
 		l.Margin = l.Ranked[1].Cost - l.Ranked[0].Cost
 	}
 	if d.PromptTokens > 0 {
-		group := x.groupOf(x.chosen)
-		l.HashIDs = decisionlog.Spans(x.mem.blocks[group].chain, x.mem.blocks[group].form.Size, d.PromptTokens)
-		media := x.reading(group).prompt.Media
+		own := p.lookup()
+		l.HashIDs = decisionlog.Spans(own.chain, own.form.Size, d.PromptTokens)
+		media := own.read.prompt.Media
 		for i := range media[:min(len(media), maxMedia)] {
 			if media[i].Length > 0 { // else it is not in the prompt that was read
 				l.Images = append(l.Images, decisionlog.Image{ID: media[i].Key, Offset: media[i].Offset, Tokens: media[i].Length})
@@ -47,14 +46,14 @@ func (x *planner) newLogLine(b *bookingRecord) *decisionlog.Line {
 }
 
 // logUnbooked writes the line of a decision that is not booked, which ends here.
-func (r *Router) logUnbooked(x *planner) {
-	if x.booked || r.opt.Decisions == nil {
+func (r *Router) logUnbooked(p *plan) {
+	if p.booked || r.opt.Decisions == nil {
 		return
 	}
-	l := x.newLogLine(nil)
+	l := p.newLogLine(nil)
 	l.Outcome = decisionlog.NoPlace
-	if x.out.Refuse != nil {
-		l.Outcome, l.Status = decisionlog.Refused, x.out.Refuse.Status
+	if p.out.Refuse != nil {
+		l.Outcome, l.Status = decisionlog.Refused, p.out.Refuse.Status
 	}
 	r.opt.Decisions.Add(l)
 }

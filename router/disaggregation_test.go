@@ -9,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
@@ -334,69 +332,10 @@ func TestEncoderByName(t *testing.T) {
 			t.Errorf("images of which one is there twice: at %q, the first one before at %q", twice, once)
 		}
 	}
-	if mediaOrderCertain([]engine.Medium{{Modality: "image", Key: 1}, {Modality: "audio", Key: 2}}) {
-		t.Error("images and sound: which is the second one may be another matter for the sidecar")
-	}
 	for addr, n := range counts {
 		if len(counts) != 4 || n < images/4 {
 			t.Errorf("%s: %d of %d images", addr, n, 2*images)
 		}
-	}
-}
-
-// TestEncodersShareTheQueue checks that of many new images at once none waits long at its home while another encoder is idle,
-// and that an encoder of an image gets it again.
-func TestEncodersShareTheQueue(t *testing.T) {
-	w := newWorld(t, 6)
-	w.asRoles("--eeee")
-	pool, counts, at := w.opt.Fleet.Encoders("m"), map[*fleet.Slot]int{}, map[uint64]*fleet.Slot{}
-	moved := 0
-	for image := range uint64(400) {
-		one := w.encodeQueues.assign(image*77777, 1000, pool, w.now, nil)
-		w.encodeQueues.book([]encoding{one}, w.now)
-		slot := one.slot
-		counts[slot]++
-		at[image] = slot
-		if slot != newEncodeQueues(nil).assign(image*77777, 1000, pool, w.now, nil).slot {
-			moved++
-		}
-	}
-	for slot, n := range counts {
-		if n > 102 {
-			t.Errorf("%s got %d of 400", slot.Worker.Name, n)
-		}
-	}
-	if moved == 0 || moved > 100 {
-		t.Errorf("%d of 400 are not at home", moved)
-	}
-	w.now = w.now.Add(time.Hour)
-	for image, slot := range at {
-		if again := w.encodeQueues.assign(image*77777, 1000, pool, w.now, nil).slot; again != slot {
-			t.Fatalf("image %d: at %s, then at %s", image, slot.Worker.Name, again.Worker.Name)
-		}
-	}
-	if n := w.encodeQueues.shortestQueue(pool[:1], w.now); n != 0 {
-		t.Errorf("%v tokens wait, though all was there", n)
-	}
-}
-
-// TestDecodingCosts checks that one that decodes gets all from who prefills that its GPU lacks, and computes nothing.
-func TestDecodingCosts(t *testing.T) {
-	d := decoding(&choose.Candidate{Tokens: 5000, Backlog: 3000, Inflight: 3, Rate: 10000, Exact: 4000, Predicted: 4000, Offloaded: 4000})
-	if got := (choose.Fleet{}).Cost(&d); d.Elsewhere != choose.Fetch(5000) || got.Prefill != 0 || got.Fetch != 0 {
-		t.Errorf("%+v", d)
-	}
-}
-
-// TestEncodingApartCosts checks that, with encode workers, overlap decides and not images to encode: encoding takes time of the
-// request, but none of the worker's.
-func TestEncodingApartCosts(t *testing.T) {
-	f := choose.Fleet{}
-	own := choose.Candidate{Tokens: 1000, Encode: 1000, Inflight: 20}
-	apart := choose.Candidate{Tokens: 1000, EncodedApart: 1000, Inflight: 20, Elsewhere: choose.Fetch(0) + 1000}
-	a, b := f.Cost(&own), f.Cost(&apart)
-	if a.Delay != 2*b.Delay || a.Prefill != 2*b.Prefill || b.Elsewhere < 1000 || a.Sum() < b.Sum() {
-		t.Errorf("own %+v, apart %+v", a, b)
 	}
 }
 

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -32,37 +33,38 @@ const (
 	shedPriority = "priority"
 )
 
-func (x *planner) refuseShed(why, says string) *Refusal {
-	x.tally.shed = why
+func (l *shortlist) refuseShed(why, says string) *Refusal {
+	l.shed = why
 	return &Refusal{Status: http.StatusTooManyRequests, Message: says}
 }
 
-func (x *planner) refuseFull() *Refusal {
-	return x.refuseShed(shedFull, "all workers have reached their limit of requests")
+func (l *shortlist) refuseFull() *Refusal {
+	return l.refuseShed(shedFull, "all workers have reached their limit of requests")
 }
 
-// refuseUnfair refuses a request that would take a place kept for others.
-func (x *planner) refuseUnfair() *Refusal {
-	if x.req.Priority > 0 || x.req.Priority == 0 && !x.opt.Fair && !x.req.UrgentExist {
+// keepShares refuses a request that would take a place kept for others.
+func keepShares(_ context.Context, l *shortlist) *Refusal {
+	q, fair := l.req, l.opt.Fair
+	if q.Priority > 0 || q.Priority == 0 && !fair && !q.UrgentExist {
 		return nil
 	}
 	places, free := 0, 0
-	for _, s := range fleet.Healthy(x.known) {
+	for _, s := range fleet.Healthy(l.known) {
 		if s.Worker.Role != fleet.Prefill {
-			load := s.Load(x.now)
-			places += x.maxInFlightOf(s)
-			free += max(0, x.maxInFlightOf(s)-load.Places())
+			load := s.Load(l.now)
+			places += l.of(s)
+			free += max(0, l.of(s)-load.Places())
 		}
 	}
-	if x.req.Priority < 0 && free*keptForUrgent <= places || !x.opt.Fair && x.req.UrgentExist && free*keptForFew <= places {
-		return x.refuseShed(shedPriority, "few places are free, and the request is not urgent")
+	if q.Priority < 0 && free*keptForUrgent <= places || !fair && q.UrgentExist && free*keptForFew <= places {
+		return l.refuseShed(shedPriority, "few places are free, and the request is not urgent")
 	}
-	if !x.opt.Fair {
+	if !fair {
 		return nil
 	}
-	mine, tenants, all := x.opt.Ledger.InFlightOf(x.out.Model, x.req.Tenant)
+	mine, tenants, all := l.ledger.InFlightOf(l.model, q.Tenant)
 	if free*keptForFew <= places && mine > 0 && (mine == all || mine*tenants > all) {
-		return x.refuseShed(shedShare, "few places are free, and other tenants use fewer")
+		return l.refuseShed(shedShare, "few places are free, and other tenants use fewer")
 	}
 	return nil
 }

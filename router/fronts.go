@@ -2,6 +2,7 @@ package router
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,4 +59,14 @@ func (o front) at(now time.Time) front {
 		return o
 	}
 	return front{quarter: quarter, before: (o.before + float64(o.came)) * math.Exp2(-float64(quarter-o.quarter)/frontHalfLife)}
+}
+
+// count counts a request by what it was looked up with, once where workers of several classes hold the same.
+func (f *fronts) count(all []lookup, now time.Time) {
+	for i := range all {
+		front := all[i].front
+		if front != 0 && !slices.ContainsFunc(all[:i], func(l lookup) bool { return l.front == front }) {
+			f.add(front, now)
+		}
+	}
 }

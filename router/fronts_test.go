@@ -84,7 +84,8 @@ func TestHotFrontIsCopied(t *testing.T) {
 			t.Errorf("one each %v: copied %v, want %v; %v tokens queued", each, copied, want, most)
 		}
 	}
-	c := []choose.Candidate{{Slot: 0, Tokens: 6200, Predicted: 6000, Inflight: 30}, {Slot: 1, Tokens: 6200}}
+	c := []choose.Candidate{{Overlap: choose.Overlap{Slot: 0, Tokens: 6200, Predicted: 6000}, Inflight: 30},
+		{Overlap: choose.Overlap{Slot: 1, Tokens: 6200}}}
 	if choose.Rank(c, 1, 0)[0].Slot != 0 {
 		t.Error("a beginning that is asked about once is computed twice")
 	}

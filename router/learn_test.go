@@ -9,13 +9,14 @@ import (
 
 // The memory of a decision is used again, and nothing that was recalled for one request is seen by the next.
 func TestRecalledIsOfOneRequest(t *testing.T) {
-	s, class := new(scratch), new(servedClass)
-	s.addBlocks(class, block.Form{Size: 16}, nil, 0)
-	s.blocks[0].recalled = recalled{Prompt: learned.Prompt{Blocks: []uint64{1, 2}, Learned: 2, Tokens: 40, Estimate: true},
+	var o overlap
+	class, r := new(servedClass), &reading{byEngine: make([]engineReading, 1)}
+	o.add(r, class, block.Form{Size: 16}, nil, 0)
+	o.lookups[0].recalled = recalled{Prompt: learned.Prompt{Blocks: []uint64{1, 2}, Learned: 2, Tokens: 40, Estimate: true},
 		used: true, class: 7, tokens: 40}
-	s.blocks = s.blocks[:0]
-	s.addBlocks(class, block.Form{Size: 16}, nil, 0)
-	if r := &s.blocks[0].recalled; len(r.Blocks) > 0 || r.Learned+r.Tokens+r.tokens > 0 || r.Estimate || r.used || r.class != 0 {
+	o.release()
+	o.add(r, class, block.Form{Size: 16}, nil, 0)
+	if r := &o.lookups[0].recalled; len(r.Blocks) > 0 || r.Learned+r.Tokens+r.tokens > 0 || r.Estimate || r.used || r.class != 0 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
@@ -101,7 +102,7 @@ func (r *Router) confirm(o Outcome) bool {
 	r.predicted.Withdraw(b.promise, b.chain)
 	r.learning.withdraw(b.sent, b.path)
 	b.promise, b.sent = made, r.predictPath(now.Slot, b.path, at)
-	r.adapters.withdraw(moved.Slot, b.newAdapter)
+	r.adapters.Withdraw(moved.Slot, b.newAdapter)
 	r.unseeImages(moved.Slot, b.newMedia)
 	for _, m := range b.newMedia {
 		r.sawImage(now.Slot, m)
@@ -190,7 +191,7 @@ func (r *Router) settlePredictions(e *end) {
 		r.learning.withdraw(e.sent, e.path)
 		if e.at.Slot != nil {
 			r.unseeImages(e.at.Slot, e.newMedia)
-			r.adapters.withdraw(e.at.Slot, e.newAdapter)
+			r.adapters.Withdraw(e.at.Slot, e.newAdapter)
 		}
 	} else if e.at.Decode != nil {
 		r.predictDecoded(e.at.Decode, e.chain)
@@ -298,4 +299,38 @@ func (r *Router) countFailure(w *fleet.Worker, label, what string) {
 		r.opt.Log.Warn("worker "+w.Name+" is failing; it gets only trial requests until one succeeds", zap.String("addr", w.Addr),
 			zap.Stringer("why", w.OutReason(now)))
 	}
+}
+
+// A 401, 403 or 404 is usually the client's doing. It is the worker's if that worker alone gives it: behind another API key, or
+// without the model or adapter that its configuration promises. Such a worker is idle, answers at once, and would be the best choice
+// for every request. So an answer counts as a worker's failure if it goes to a client to whom another worker of the model gave the
+// last good answer; three in a row without a good one put the worker out, like those with 5xx.
+
+// clientOf is a client of one model.
+type clientOf struct {
+	client fair.Client // 0: all that are not known
+	model  string
+}
+
+const maxServedClients = 4096 // the least recently served are forgotten
+
+// served records that a worker gave a good answer.
+func (r *Router) served(b *bookingRecord, w *fleet.Worker) {
+	if b.model != "" {
+		r.lastServed.Add(clientOf{b.client, b.model}, w)
+	}
+}
+
+// refusesAlone reports whether a worker refused what other workers answer.
+func (r *Router) refusesAlone(b *bookingRecord, w *fleet.Worker, code int) bool {
+	if code != http.StatusUnauthorized && code != http.StatusForbidden && code != http.StatusNotFound || b.model == "" {
+		return false
+	}
+	other, ok := r.lastServed.Get(clientOf{b.client, b.model})
+	return ok && other != w && other.Present()
+}
+
+// refusedAlone is the failure of a worker that refuses alone, in words.
+func refusedAlone(code int) string {
+	return "status " + strconv.Itoa(code) + " to clients whom another worker answers (compare its API key, models and flags with the others')"
 }

@@ -28,27 +28,28 @@ const (
 	reportInterval    = 10 * time.Millisecond // of looking again
 )
 
-// awaitPlace waits for a place at one of the slots, and sets x.slots to those that have one.
-func (x *planner) awaitPlace(slots []*fleet.Slot) {
-	if x.waiters == nil {
+// awaitPlace waits for a place at one of the slots, and lists those that have one.
+func awaitPlace(l *shortlist, slots []*fleet.Slot) {
+	w := l.policy.waiters
+	if w == nil {
 		return
 	}
-	if !x.waiters.forPlace.TryTake(x.req.Client, 1) {
-		x.waiters.total.WithLabelValues(waitCrowd).Inc()
+	if !w.forPlace.TryTake(l.req.Client, 1) {
+		w.total.WithLabelValues(waitCrowd).Inc()
 		return
 	}
-	defer x.waiters.forPlace.Give(x.req.Client, 1)
+	defer w.forPlace.Give(l.req.Client, 1)
 	outcome := waitNoPlace
 	for range int(awaitsReport / reportInterval) {
 		time.Sleep(reportInterval)
-		x.now = x.opt.Now()
-		x.slots = x.withRoom(slots)
-		if anyServes(x.slots) {
+		l.now = l.opt.Now()
+		l.slots = l.withRoom(slots, l.now)
+		if anyServes(l.slots) {
 			outcome = waitPlace
 			break
 		}
 	}
-	x.waiters.total.WithLabelValues(outcome).Inc()
+	w.total.WithLabelValues(outcome).Inc()
 }
 
 // waiters counts the requests that wait for a worker, or for a place.
@@ -81,29 +82,31 @@ func newWaiters(of meter.Metrics) *waiters {
 
 // awaitWorker waits until a worker that the request may go to is known, unless Envoy is to pick it. The decision's time starts
 // after it.
-func (x *planner) awaitWorker(ctx context.Context) *Refusal {
-	if x.opt.Hold <= 0 || x.waiters == nil || !x.steers && !x.req.MustPick || len(x.allowedSlots()) > 0 {
+func awaitWorker(ctx context.Context, l *shortlist) *Refusal {
+	w := l.policy.waiters
+	if !l.waits || l.opt.Hold <= 0 || w == nil || !l.policy.steers && !l.req.MustPick || len(l.allowed()) > 0 {
 		return nil
 	}
-	outcome := x.waitForWorker(ctx)
-	x.waiters.total.WithLabelValues(outcome).Inc()
+	outcome := waitForWorker(ctx, l)
+	w.total.WithLabelValues(outcome).Inc()
 	if outcome != waitServed {
 		return &Refusal{Status: http.StatusServiceUnavailable, Message: "no worker is there for this request"}
 	}
-	x.now = x.opt.Now()
+	l.now = l.opt.Now()
 	return nil
 }
 
-func (x *planner) waitForWorker(ctx context.Context) (outcome string) {
-	if !x.waiters.places.TryTake(x.req.Client, 1) {
+func waitForWorker(ctx context.Context, l *shortlist) (outcome string) {
+	places := l.policy.waiters.places
+	if !places.TryTake(l.req.Client, 1) {
 		return waitFull
 	}
-	defer x.waiters.places.Give(x.req.Client, 1)
-	end := time.NewTimer(x.opt.Hold)
+	defer places.Give(l.req.Client, 1)
+	end := time.NewTimer(l.opt.Hold)
 	defer end.Stop()
 	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()
-	for len(x.allowedSlots()) == 0 {
+	for len(l.allowed()) == 0 {
 		select {
 		case <-tick.C:
 		case <-end.C:

@@ -1,372 +1,364 @@
 package router
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"time"
 
 	"github.com/sightline-router/sightline/body"
-	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/router/learned"
-	"github.com/sightline-router/sightline/router/speculative"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
-// plan is what one request comes to: the answer, what to book, and what to count. Making it books and counts none of this: a commit
-// (commit.go) does. Making it has these effects outside: a request that waits takes a place among those that wait and is counted there
-// (pending.go, admission.go); images are fetched; another replica may be asked; and what is recalled counts as recently used.
+// plan is what one request comes to. It is made of three values, each from the one before (in scratch, whose memory is used again), and a
+// list of the slots that may get the request:
+//
+//	read(request) ─▶ reading      reading.go: what each kind of engine makes of it; no worker is known
+//	              ─▶ shortlist    shortlist.go: the slots that may get it, whatever its prompt
+//	look(reading) ─▶ overlap      overlap.go: what each slot has of the prompt; no load is known
+//	choose(overlap) ─▶ Choice     package choose: candidates with their costs, ranked; no effects
+//	             ─▶ Decision      answer.go: what Envoy and people are told
+//
+// Making it books and counts nothing: a commit (commit.go) does. It has these effects outside: a request that waits takes a place among
+// those that wait and is counted there (pending.go, readinglanes.go); images are fetched; another replica may be asked; what is recalled
+// counts as recently used; and the first plan after the deployment's secret was replaced forgets what was learned under the old one.
 type plan struct {
-	*policy
-	out    Decision
-	now    time.Time
-	unread bool // chosen by load alone
-	servedName
-	known     []*fleet.Slot // slots that may get the request at some time
-	slots     []*fleet.Slot // those of known that may get it now; set by keepAvailable
-	trial     *fleet.Worker // a worker among slots that gets this request as its trial; nil: none
-	tieSeed   uint64        // breaks ties
-	ranked    []choose.Candidate
-	chosen    *fleet.Slot    // slot of ranked[0]; nil: no worker is known
-	decode    *fleet.Slot    // slot that decodes, if another than chosen
-	picked    *fleet.Slot    // slot of an unsteered request where Envoy cannot pick; nil otherwise
-	estimates []slotEstimate // of all workers, for an unsteered request
-	encodings []encoding     // what encode workers are to do
-	session   string         // for the audit
-	tally     tally
-}
-
-// tally is what a plan counts and logs when it is carried out.
-type tally struct {
-	removed             []string // fields removed from the body, by the table's name
-	answer              string   // label of metrics.storedAnswers; "": no stored answer is referred to
-	answerID            string   // the answer, if its worker is known
-	deadline            string   // label of metrics.deadlines; "": the client gave none
-	shed                string   // label of metrics.shed; "": it was not
-	noPrefill, noEncode bool     // no worker of that role was available
-	fewerRetries        bool     // candidates were left out because they need other body edits
-	unreadWhy           string   // a warning: why the request is routed by load
-}
-
-// planner makes a plan, from the state and one request, in two steps: prepare reads the request, and finish chooses a worker.
-type planner struct {
-	*state    // opt, lanes, learning, and what is known of workers: predicted, sightings, fronts, encodeQueues, adapters, answers
-	*serving  // the configuration: names, onlyModel, maxInFlight, predictedTTL
-	*policies // steered and unsteered, of which plan has one
-	plan      // what it makes; with policy: arm, steers, waiters, tries, commit; with servedName: model, adapter
-
+	*state
+	serving        *serving
+	ways           *policies // steered and unsteered, of which the plan has one
+	policy         *policy
+	unsteeredShare float64 // of the conversations
 	req            *Request
 	mem            *scratch
-	cleanEdits     []body.Edit // edits that remove what a client must not say
-	renamed        string      // the model's name that the edits put into the body; "": they leave the client's
-	cleaned        bool        // the body is safe to pass on with out.Edits, whatever happens
-	opened         bool        // known and slots are set
-	lane           *lane       // where it has room to be read; nil: none taken
-	weight         int         // how much
-	unsteeredShare float64     // of the conversations
-	booked         bool        // its commit has booked it
-	shaped         bool        // parameters of the request shape its prompt
+	list           shortlist
+	now            time.Time
+	unread         bool // chosen by load alone
+	seed           uint64
+	lane           *lane // where it has room to be read; nil: none taken
+	weight         int   // how much
+	out            Decision
+	picked         *fleet.Slot       // slot of an unsteered request where Envoy cannot pick; nil otherwise
+	encodings      []choose.Encoding // what encode workers are to do
+	session        string            // for the audit
+	booked         bool              // its commit has booked it
+	tally          tally
+}
+
+// tally is what a plan counts and logs when it is carried out, besides what its values say.
+type tally struct {
+	answer       string // label of metrics.storedAnswers; "": no stored answer is referred to
+	noEncode     bool   // no encode worker was available
+	fewerRetries bool   // candidates were left out because they need other body edits
+	unreadWhy    string // a warning: why the request is routed by load
 }
 
 // scratch is the memory of one decision, reused.
 type scratch struct {
-	body         body.Skeleton
-	req          body.Request
-	readings     []reading // by servedClass.reading
-	blocks       []blocks  // by group: see read.go
-	groups       []uint16  // by slot: its group
-	longest      int       // tokens of the longest prompt of all readings
-	matches      indexer.Matches
-	overlap      []overlap           // by slot; entries that are not in matches are 0
-	reach        speculative.Reaches // by candidate of the current group
-	bestExcluded bestExcluded
-	candidates   []choose.Candidate
-	topHolder    topHolder          // of all candidates, if workers fetch from each other
-	decoders     []choose.Candidate // ranked, if others prefill
-	eased        []*fleet.Slot
-	encoders     []*fleet.Slot // healthy ones
-	paths        learned.Paths // of the request, if it is remembered
-	pathChain    []uint64      // the numbers of its steps, if they were looked up
-	sent         speculative.Reaches
+	reading  reading
+	overlap  overlap
+	in       choose.Input
+	choice   choose.Choice
+	eased    []*fleet.Slot
+	encoders []*fleet.Slot // healthy ones
 }
 
 func (s *scratch) release() {
-	s.body.Release()
-	s.req = body.Request{}
-	clear(s.readings)
-	for i := range s.blocks {
-		s.blocks[i].cut = reading{}
-	}
-	s.blocks = s.blocks[:0] // a request that is not read looks nothing up
-	s.paths.Reset()
+	s.reading.release()
+	s.overlap.release()
+	s.in, s.choice = choose.Input{}, choose.Choice{Candidates: s.choice.Candidates[:0], Decoders: s.choice.Decoders[:0]}
 	clear(s.eased[:cap(s.eased)])
 	clear(s.encoders[:cap(s.encoders)])
 }
 
-// newPlanner begins a plan.
-func (r *Router) newPlanner(req *Request, ways *policies, unsteeredShare float64, mem *scratch) *planner {
-	x := &planner{state: &r.state, serving: r.serving.Load(), policies: ways, unsteeredShare: unsteeredShare, req: req, mem: mem}
-	x.now, x.out.ID, x.out.Reason = r.opt.Now(), req.ID, Load
-	x.follow(&ways.steered)
+// newPlan begins a plan.
+func (r *Router) newPlan(req *Request, ways *policies, unsteeredShare float64, mem *scratch) *plan {
+	p := &plan{state: &r.state, serving: r.serving.Load(), ways: ways, unsteeredShare: unsteeredShare, req: req, mem: mem}
+	p.begin(r.opt.Now())
+	p.follow(&ways.steered)
 	if unsteeredShare >= 1 {
-		x.follow(&ways.unsteered)
+		p.follow(&ways.unsteered)
 	}
-	return x
+	p.list.only = req.Only
+	p.mem.reading.session = req.Session
+	return p
 }
 
-// prepare takes all steps of a plan but the choice. It sets out.Refuse, or the slots to choose among, of which there may be none. It may
-// wait: for a worker, for its turn to be read, for images, for another replica's answer.
-func (x *planner) prepare(ctx context.Context) {
+// begin begins the plan, or begins it again.
+func (p *plan) begin(now time.Time) {
+	p.now, p.out.ID, p.out.Reason = now, p.req.ID, Load
+	p.list = shortlist{places: places{p.serving.maxInFlight, p.opt.Ledger}, req: p.req, policy: p.policy, pool: p.req.Pool, only: p.list.only,
+		now: now, fleet: p.opt.Fleet, opt: &p.opt, answers: p.answers, eased: p.mem.eased[:0]}
+}
+
+// follow makes a policy the plan's.
+func (p *plan) follow(policy *policy) {
+	p.policy, p.list.policy, p.out.Arm = policy, policy, policy.arm
+}
+
+// settlePolicy settles whether the request is steered, once its conversation is known. One that only a single worker can serve, which
+// keeps an answer, is steered and counts for no arm. If no request is steered, this one is not.
+func (p *plan) settlePolicy(onlyOneWorker bool) {
+	switch share := p.unsteeredShare; {
+	case share >= 1:
+	case onlyOneWorker:
+		p.out.Arm = ""
+	case share > 0 && unitInterval(p.mem.reading.conversationHash(p.req.ID)) >= 1-share:
+		p.follow(&p.ways.unsteered)
+	}
+}
+
+// prepare takes all steps of a plan but the choice. It sets out.Refuse, or lists the slots to choose among, of which there may be none. It
+// may wait: for a worker, for its turn to be read, for images, for another replica's answer.
+func (p *plan) prepare(ctx context.Context) {
 	switch {
-	case x.req.Stored != "":
-		x.settlePolicy(true)
-		if x.followAnswer(x.req.Stored) {
-			x.placeUnread("the worker that keeps the answer")
-		} else {
-			x.placeUnread("the worker that keeps the answer is not known")
+	case p.req.Stored != "":
+		p.settlePolicy(true)
+		p.list.answer = p.req.Stored
+		p.placeUnread("the worker that keeps the answer")
+		if p.tally.answer != "found" && p.out.Why != noWorker {
+			p.out.Why = "the worker that keeps the answer is not known"
 		}
-	case x.req.Body == nil:
-		x.settlePolicy(false)
-		x.routeByLoad("body not read")
+	case p.req.Body == nil:
+		p.settlePolicy(false)
+		p.routeByLoad("body not read")
 	default:
-		x.prepareBody(ctx)
+		p.prepareBody(ctx)
 	}
-}
-
-// finish makes the choice, unless no worker has a place any more, or none can serve the request: then it returns false. seed breaks ties.
-func (x *planner) finish(seed uint64) bool {
-	x.tieSeed = seed
-	if refusal := x.admit(); refusal != nil {
-		x.refuse(refusal)
-		return false
-	}
-	choose := x.choose
-	if x.unread {
-		choose = x.chooseByLoad
-	}
-	if choose() {
-		return true
-	}
-	x.slots, x.out.Why = nil, noWorker
-	return false
 }
 
 // prepareBody prepares a request that has a body.
-func (x *planner) prepareBody(ctx context.Context) {
-	unread, refusal := x.clean()
+func (p *plan) prepareBody(ctx context.Context) {
+	r, in := &p.mem.reading, readInput{serving: p.serving, lanes: p.lanes, opt: &p.opt, listed: p.opt.Fleet.ModelOf}
+	unread, refusal := r.open(&in, p.req)
+	p.out.BodyBytes = r.bytes
 	if refusal != nil {
-		x.refuse(refusal)
+		p.refuse(refusal)
 		return
 	}
+	p.out.Edits = r.cleanEdits
 	before := ""
 	if unread == nil {
-		before, _ = x.mem.body.String(x.mem.req.Fields["previous_response_id"])
+		before, _ = r.body.String(r.req.Fields["previous_response_id"])
 	}
-	x.settlePolicy(before != "")
+	p.settlePolicy(before != "")
 	if errors.Is(unread, body.ErrObject) || errors.Is(unread, body.ErrMessages) { // the engine reports the error to the client
-		x.placeUnread(unread.Error())
+		p.placeUnread(unread.Error())
 		return
 	}
 	if unread != nil {
-		x.routeByLoad(unread.Error())
+		p.routeByLoad(unread.Error())
 		return
 	}
-	if why := x.findModel(); why != "" {
-		if x.needsName() {
-			x.refuse(&Refusal{Status: http.StatusNotFound, Message: noModelNamed})
-			return
+	if !p.findModel(&in) {
+		return
+	}
+	p.list.answer, p.list.waits = before, true
+	if !p.shorten(ctx) || !p.awaitTurn(ctx) {
+		return
+	}
+	look := p.looking()
+	p.mem.overlap.begin(&look)
+	r.readAs(ctx, p.req.Path)
+	if why, theirs := r.unreadable(p.learning != nil); why != "" {
+		if r.editsAgree() { // any worker can read the result
+			p.out.Edits = r.withEdits(r.first().edits)
 		}
-		x.routeByLoad(why)
-		return
-	}
-	if refusal := x.awaitWorker(ctx); refusal != nil {
-		x.refuse(refusal)
-		return
-	}
-	if before != "" {
-		x.followAnswer(before)
-	}
-	if refusal := x.keepAvailable(); refusal != nil {
-		x.refuse(refusal)
-		return
-	}
-	lane, busy := x.lanes.laneFor(&x.mem.req, x.out.BodyBytes)
-	need, weight := memoryFor(&x.mem.req)
-	if !lane.tryAcquire(x.req.Client, weight) && !x.awaitLane(ctx, lane, weight) {
-		x.routeByLoad(busy)
-		return
-	}
-	x.lane, x.weight = lane, weight
-	makeRoom(need)
-	x.read(ctx)
-	if why, theirs := x.unreadable(); theirs {
-		x.placeUnread(why)
-		return
-	} else if why != "" {
-		x.routeByLoad(why)
-		return
-	}
-	x.hashPrompts()
-	if len(x.slots) == 0 {
-		x.addEdits(x.mem.readings[0].edits)
-		x.out.Why = noWorker
-	}
-}
-
-// leaveLane ends the reading: the plan is carried out.
-func (x *planner) leaveLane() {
-	if x.lane != nil {
-		x.lane.release(x.req.Client, x.weight)
-	}
-}
-
-// awaitLane waits for a body's turn. While it waits, a large parsed skeleton, which takes up to ten times its size, is dropped; it is
-// parsed again afterwards. So a thousand waiting requests keep no more than their bytes.
-func (x *planner) awaitLane(ctx context.Context, lane *lane, weight int) bool {
-	if len(x.mem.body.JSON()) < largeSkeleton {
-		return lane.acquire(ctx, x.req.Client, weight)
-	}
-	x.mem.body, x.mem.req = body.Skeleton{}, body.Request{}
-	ok := lane.acquire(ctx, x.req.Client, weight)
-	defer x.lanes.scan(x.req.Client, x.out.BodyBytes)()
-	_ = body.Read(x.req.Body, &x.mem.body, &x.mem.req) // gave no error before
-	x.applyHead()
-	return ok
-}
-
-// applyHead adds what is not said by the body to what is read of it: the client, the salt that is put into it, and the model's new name.
-func (x *planner) applyHead() {
-	x.mem.req.Model = cmp.Or(x.renamed, x.mem.req.Model)
-	x.mem.req.Client = x.req.Client
-	if x.req.Salt != nil {
-		x.mem.req.SetSalt(*x.req.Salt)
-	}
-}
-
-// clean removes what a client must not say from the body. unread is the reason if the rest of the body cannot be read.
-func (x *planner) clean() (unread error, refusal *Refusal) {
-	for _, piece := range x.req.Body {
-		x.out.BodyBytes += len(piece)
-	}
-	defer x.lanes.scan(x.req.Client, x.out.BodyBytes)()
-	unread = body.Read(x.req.Body, &x.mem.body, &x.mem.req)
-	if x.opt.RefuseUnread && errors.Is(unread, body.ErrLarge) {
-		return unread, &Refusal{Status: http.StatusRequestEntityTooLarge, Message: unread.Error()}
-	}
-	var err error
-	x.cleanEdits, err = body.Clean(x.req.Body, &x.mem.body, unread, x.req.Salt, x.opt.CacheHints, x.removed)
-	if err != nil {
-		refusal = &Refusal{Status: http.StatusBadRequest, Message: err.Error()}
-		var refused *body.Refused
-		if errors.As(err, &refused) {
-			refusal = &Refusal{Status: refused.Status, Message: refused.Reason}
+		if theirs {
+			p.placeUnread(why)
+		} else {
+			p.routeByLoad(why)
 		}
-		return unread, refusal
-	}
-	if x.opt.AskUsage && unread == nil {
-		if e, ok := body.AskUsage(x.req.Path, &x.mem.req); ok {
-			x.addEdits([]body.Edit{e})
-			x.cleanEdits = x.out.Edits
-		}
-	}
-	if x.opt.Rewrite != nil && unread == nil && x.mem.req.Model != "" {
-		x.rename()
-	}
-	x.out.Edits, x.cleaned = x.cleanEdits, true
-	x.applyHead()
-	return unread, nil
-}
-
-// rename has the request ask for another model, if Options.Rewrite says so. Its draw is independent of the one for unsteered conversations.
-func (x *planner) rename() {
-	name := x.opt.Rewrite(x.mem.req.Model, func() float64 { return unitInterval(x.conversationHash() ^ 0x7265_6e61_6d65) })
-	if name == x.mem.req.Model {
 		return
 	}
-	if edits := body.Rename(&x.mem.req, name); edits != nil {
-		x.addEdits(edits)
-		x.cleanEdits, x.renamed = x.out.Edits, name
-	}
+	p.hash(&look)
 }
 
-func (x *planner) removed(field string) { x.tally.removed = append(x.tally.removed, field) }
-
-// findModel looks the request's model up. why is the reason if it cannot be used. A request that names no model asks for the route's
-// model, or for the only one, as in the engines (vLLM 0.32, _is_model_supported in entrypoints/serve/engine/serving.py).
-func (x *planner) findModel() (why string) {
-	asked := x.mem.req.Model
-	if asked == "" {
-		asked = cmp.Or(x.req.Pool, x.onlyModel)
+// findModel looks the request's model up. It returns false if the request is refused or routed without it.
+func (p *plan) findModel(in *readInput) bool {
+	r := &p.mem.reading
+	if why := r.nameModel(in, p.req.Pool); why != "" {
+		p.out.Asked = r.asked
+		if r.req.Model == "" && len(p.serving.names) > 0 && p.policy.steers { // any of several would be a guess
+			p.refuse(&Refusal{Status: http.StatusNotFound, Message: noModelNamed})
+		} else {
+			p.routeByLoad(why)
+		}
+		return false
 	}
-	name, known := x.names[asked]
-	if !known {
-		name, known = x.findListedAdapter(asked)
-	}
-	switch {
-	case !known:
-		x.out.Asked = sanitizeName(asked)
-		return "model unknown"
-	case x.req.Pool != "" && x.req.Pool != name.model.Name:
-		return "model of another pool" // its own engines answer that they have no such model
-	}
-	x.servedName, x.out.Model = name, name.model.Name
-	return ""
+	p.out.Model = r.model.Name
+	return true
 }
 
 // noModelNamed is the answer to a request that names no model where several are served.
 const noModelNamed = "the request names no model, and several are served here: set model to one of the names that GET /v1/models lists"
 
-// needsName reports whether the request is refused for naming no model: any of several would be a guess.
-func (x *planner) needsName() bool {
-	return x.mem.req.Model == "" && len(x.names) > 0 && x.steers
+// shorten lists the slots that may get the request. It returns false if the request is refused.
+func (p *plan) shorten(ctx context.Context) bool {
+	l := &p.list
+	l.model, l.adapter = p.out.Model, p.mem.reading.adapter
+	if l.pool == "" {
+		l.pool = l.model
+	}
+	refusal := l.make(ctx)
+	p.now, p.mem.eased = l.now, l.eased
+	if l.answer != "" {
+		p.tally.answer = "unknown"
+		if l.found {
+			p.tally.answer = "found"
+		}
+	}
+	if refusal != nil {
+		p.refuse(refusal)
+	}
+	return refusal == nil
 }
 
-// findListedAdapter finds an adapter that is not configured but that a worker lists.
-func (x *planner) findListedAdapter(adapter string) (name servedName, ok bool) {
-	model, adapter := x.opt.Fleet.ModelOf(adapter)
-	name, ok = x.names[model]
-	name.adapter = adapter
-	return name, ok && adapter != ""
+// awaitTurn waits until there is room to read the body, and returns false if it is routed by load instead. While it waits, a large parsed
+// skeleton is dropped; it is parsed again afterwards. So a thousand waiting requests keep no more than their bytes.
+func (p *plan) awaitTurn(ctx context.Context) bool {
+	r, c := &p.mem.reading, p.req.Client
+	lane, busy := p.lanes.laneFor(&r.req, r.bytes)
+	need, weight := memoryFor(&r.req)
+	ok := lane.tryAcquire(c, weight)
+	if !ok && len(r.body.JSON()) < largeSkeleton {
+		ok = lane.acquire(ctx, c, weight)
+	} else if !ok {
+		r.drop()
+		ok = lane.acquire(ctx, c, weight)
+		p.parseAgain()
+	}
+	if !ok {
+		p.routeByLoad(busy)
+		return false
+	}
+	p.lane, p.weight = lane, weight
+	makeRoom(need)
+	return true
+}
+
+func (p *plan) parseAgain() {
+	defer p.lanes.scan(p.req.Client, p.mem.reading.bytes)()
+	p.mem.reading.parseAgain(p.req)
+}
+
+// leaveLane ends the reading: the plan is carried out.
+func (p *plan) leaveLane() {
+	if p.lane != nil {
+		p.lane.release(p.req.Client, p.weight)
+	}
+}
+
+// looking returns what an overlap is made from.
+func (p *plan) looking() lookInput {
+	return lookInput{reading: &p.mem.reading, selection: &p.list.selection, memory: &p.memory, index: p.opt.Index, secret: p.opt.Secret,
+		path: p.req.Path, tenant: p.req.Tenant, now: p.now, all: !p.policy.steers}
+}
+
+// hash computes the blocks of the prompt that was read.
+func (p *plan) hash(in *lookInput) {
+	p.mem.overlap.hash(in)
+	if len(p.list.slots) == 0 {
+		p.out.Edits, p.out.Why = p.mem.reading.withEdits(p.mem.reading.byEngine[0].edits), noWorker
+	}
+}
+
+// finish makes the choice, unless no worker has a place any more, or none can serve the request: then it returns false. seed breaks ties.
+func (p *plan) finish(seed uint64) bool {
+	p.seed = seed
+	if refusal := p.list.admit(); refusal != nil {
+		p.refuse(refusal)
+		return false
+	}
+	o := &p.mem.overlap
+	if p.unread {
+		o.matchNothing(&p.list.selection)
+	} else {
+		look := p.looking()
+		o.match(&look)
+	}
+	p.mem.choice.Make(p.choosing())
+	if p.mem.choice.Chosen == nil {
+		p.list.slots, p.out.Why = nil, noWorker
+		return false
+	}
+	if p.unread {
+		p.nameTargets()
+	} else {
+		p.answer()
+	}
+	return true
+}
+
+// choosing returns what the choice is made from.
+func (p *plan) choosing() *choose.Input {
+	in, o, r := &p.mem.in, &p.mem.overlap, &p.mem.reading
+	*in = choose.Input{Slots: p.list.slots, Overlaps: o.slots, Trial: p.list.trial, Now: p.now, Draw: tieBreak(p.seed + p.opt.Seed),
+		FirstToken: p.req.FirstToken, FetchKV: r.model != nil && r.model.FetchKV && p.policy.steers}
+	if !p.unread {
+		p.mem.encoders = p.mem.encoders[:0]
+		if p.policy.steers {
+			p.mem.encoders = appendHealthy(p.mem.encoders, p.opt.Fleet.Encoders(r.model.Name))
+		}
+		in.Adapter, in.MaxLoRAs, in.Adapters = r.adapter, r.model.MaxLoRAs, p.adapters
+		in.Encoders, in.EncodeQueues = p.mem.encoders, p.encodeQueues
+	}
+	return in
+}
+
+// appendHealthy appends the slots of healthy workers.
+func appendHealthy(list, slots []*fleet.Slot) []*fleet.Slot {
+	for _, slot := range slots {
+		if slot.Worker.IsHealthy() {
+			list = append(list, slot)
+		}
+	}
+	return list
+}
+
+// tieBreak returns a pseudo-random number that differs by decision and by router.
+func tieBreak(seed uint64) uint64 {
+	d := seed * 0x9E3779B97F4A7C15
+	return d ^ d>>32
 }
 
 // routeByLoad places a request that could not be read although it should have been; a warning will say why.
-func (x *planner) routeByLoad(why string) {
-	x.tally.unreadWhy = why
-	x.placeUnread(why)
+func (p *plan) routeByLoad(why string) {
+	p.tally.unreadWhy = why
+	p.placeUnread(why)
 }
 
 // placeUnread places a request of which at most the model is known.
-func (x *planner) placeUnread(why string) {
-	if !x.opened {
-		if refusal := x.keepAvailable(); refusal != nil {
-			x.refuse(refusal)
-			return
-		}
+func (p *plan) placeUnread(why string) {
+	if !p.list.made && !p.shorten(context.Background()) {
+		return
 	}
-	x.unread, x.out.Reason, x.out.Why = true, Load, why
-	if len(x.slots) == 0 {
-		x.out.Why = noWorker
+	p.unread, p.out.Reason, p.out.Why = true, Load, why
+	if len(p.list.slots) == 0 {
+		p.out.Why = noWorker
 	}
 }
 
 // refuse answers the client instead of routing.
-func (x *planner) refuse(refusal *Refusal) {
-	x.out.Edits, x.out.Arm, x.out.Reason, x.out.Why, x.out.Refuse = nil, "", RefusedByUs, refusal.Message, refusal
+func (p *plan) refuse(refusal *Refusal) {
+	p.out.Edits, p.out.Arm, p.out.Reason, p.out.Why, p.out.Refuse = nil, "", RefusedByUs, refusal.Message, refusal
 }
 
 // restart begins the plan anew after a panic, with what is certain: the cleaned body, and the model if it was known. Before the cleaning
 // the client is refused: a body that crashes our cleaning might crash an engine, and its content is unknown.
-func (x *planner) restart() {
-	x.mem = new(scratch) // the old one may be corrupt
+func (p *plan) restart() {
+	old := &p.mem.reading // the other values may be corrupt
+	p.mem = &scratch{reading: reading{servedName: old.servedName, removed: old.removed, cleaned: old.cleaned, session: p.req.Session}}
 	const why = "internal error"
-	if x.req.Body != nil && !x.cleaned {
-		x.refuse(&Refusal{Status: http.StatusBadRequest, Message: why})
+	if p.req.Body != nil && !old.cleaned {
+		p.refuse(&Refusal{Status: http.StatusBadRequest, Message: why})
 		return
 	}
-	x.out = Decision{ID: x.out.ID, Arm: x.out.Arm, Model: x.out.Model, Edits: x.out.Edits, BodyBytes: x.out.BodyBytes}
-	x.plan = plan{policy: x.policy, out: x.out, now: x.now, servedName: x.servedName, tally: x.tally}
-	x.opened = false
-	x.routeByLoad(why)
+	p.out = Decision{ID: p.out.ID, Arm: p.out.Arm, Model: p.out.Model, Edits: p.out.Edits, BodyBytes: p.out.BodyBytes}
+	if len(p.out.Edits) == 0 {
+		p.out.Edits = old.cleanEdits
+	}
+	p.picked, p.encodings, p.session = nil, nil, ""
+	p.begin(p.now)
+	p.routeByLoad(why)
 }

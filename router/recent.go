@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -106,27 +107,27 @@ func newRecent() *recent {
 }
 
 // recentEntry returns the decision as people see it.
-func (x *planner) recentEntry(took time.Duration) *Recent {
-	d := &x.out
-	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1,
+func (p *plan) recentEntry(took time.Duration) *Recent {
+	d, c := &p.out, &p.mem.choice
+	e := &Recent{At: p.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1,
 		PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial,
-		UpperBound: d.UpperBound, Took: took, Reported: -1, Streams: x.mem.req.Fields["stream"].Bool(), Fetches: x.fetches()}
+		UpperBound: d.UpperBound, Took: took, Reported: -1, Streams: p.mem.reading.req.Fields["stream"].Bool(), Fetches: p.fetches()}
 	if d.Refuse != nil {
 		e.Code = d.Refuse.Status
 	}
-	if x.chosen != nil && d.PromptTokens > 0 {
-		media := x.reading(x.groupOf(x.chosen)).prompt.Media
+	if c.Chosen != nil && d.PromptTokens > 0 {
+		media := p.lookup().read.prompt.Media
 		for i := range media[:min(len(media), shownMedia)] {
 			if md := &media[i]; md.Key != 0 {
 				e.ImageTokens = append(e.ImageTokens, md.Length)
-				e.Images = append(e.Images, fmt.Sprintf("%08x", uint32((md.Key^x.opt.Seed)*0x9E3779B97F4A7C15>>32)))
+				e.Images = append(e.Images, fmt.Sprintf("%08x", uint32((md.Key^p.opt.Seed)*0x9E3779B97F4A7C15>>32)))
 			}
 		}
 	}
-	if x.chosen != nil {
-		e.Memory = !x.unread && x.mem.blocks[x.groupOf(x.chosen)].recalled.class != 0
-		e.Considered, e.Ties, e.Ranked = len(x.mem.candidates), ties(x.mem.candidates), x.considered()
+	if c.Chosen != nil {
+		e.Memory = !p.unread && p.lookup().recalled.class != 0
+		e.Considered, e.Ties, e.Ranked = len(c.Candidates), ties(c.Candidates), considered(c, p.list.slots)
 	}
 	if d.UnsteeredChoice.Worker != "" {
 		e.Worker, e.Addr, e.Rank = d.UnsteeredChoice.Worker, d.UnsteeredChoice.Addr, d.UnsteeredChoice.Rank
@@ -201,3 +202,38 @@ func (r *Router) Decision(id string) (Recent, bool) {
 	}
 	return Recent{}, false
 }
+
+// unserved records model names that requests asked for and no worker serves: the first maxUnserved of the last hour, as shown
+// returns them.
+type unserved struct {
+	mu        sync.Mutex
+	lastAsked map[string]time.Time
+}
+
+const (
+	maxUnserved = 64
+	unservedFor = time.Hour
+)
+
+// add records a name.
+func (u *unserved) add(name string, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.lastAsked == nil {
+		u.lastAsked = map[string]time.Time{}
+	}
+	if _, known := u.lastAsked[name]; known || len(u.lastAsked) < maxUnserved {
+		u.lastAsked[name] = now
+	}
+}
+
+// names drops names that were not asked for recently, and returns the others.
+func (u *unserved) names(now time.Time) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	maps.DeleteFunc(u.lastAsked, func(_ string, at time.Time) bool { return now.Sub(at) > unservedFor })
+	return slices.Sorted(maps.Keys(u.lastAsked))
+}
+
+// Unserved returns the model names that requests of the last hour asked for and no worker serves; 64 may stand for more.
+func (r *Router) Unserved() []string { return r.unserved.names(r.opt.Now()) }

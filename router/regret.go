@@ -1,9 +1,6 @@
 package router
 
-import (
-	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/workers/fleet"
-)
+import "github.com/sightline-router/sightline/router/choose"
 
 // Regret is the cached tokens that a decision gives up: the longest overlap of any worker that may get the request, less that of
 // the chosen one. Of a prompt's tokens
@@ -28,59 +25,17 @@ const (
 	isElse     = "other"
 )
 
-// bestExcluded is the largest overlap of a slot that cannot be chosen now.
-type bestExcluded struct {
-	tokens int
-	why    string
-}
-
-// matchExcluded looks the prompt up for those slots of a group that cannot be chosen now.
-func (x *planner) matchExcluded(group int, looked bool) {
-	open := 0 // index into x.slots, which has the order of x.known except for the slots of a trial
-	for i, slot := range x.known {
-		switch {
-		case open < len(x.slots) && x.slots[open] == slot:
-			open++
-		case slot.Worker != x.trial && x.groupOf(slot) == group:
-			blocks, _, _ := x.proven(slot, group)
-			if looked {
-				blocks = x.predicted.Leading(uint32(slot.ID), x.mem.blocks[group].chain, blocks, x.now)
-			}
-			tokens := blocks * x.mem.blocks[group].form.Size
-			if !x.steers { // Envoy may use it nevertheless
-				c := []choose.Candidate{{Slot: i, Exact: tokens, Predicted: tokens, Rate: slot.Load(x.now).Rate}}
-				x.addImages(x.mem.blocks[group].images, x.known, c)
-				x.recordEstimates(group, x.known, c...)
-			}
-			if tokens > x.mem.bestExcluded.tokens {
-				x.mem.bestExcluded = bestExcluded{tokens, x.whyExcluded(slot)}
-			}
-		}
-	}
-}
-
-// whyExcluded returns why a slot cannot be chosen.
-func (x *planner) whyExcluded(slot *fleet.Slot) string {
-	switch {
-	case !slot.Worker.IsHealthy():
-		return isOut
-	case !x.hasRoom()(slot):
-		return isFull
-	}
-	return isNew
-}
-
 // recordRegret records the largest overlap of any worker, at most most tokens, which is what an engine can use.
-func (x *planner) recordRegret(best *choose.Candidate, most int) {
-	held, why := mostHeld(x.mem.candidates)
-	if s := x.mem.bestExcluded; s.tokens > held {
-		held, why = s.tokens, s.why
+func (p *plan) recordRegret(best *choose.Candidate, most int) {
+	held, why := mostHeld(p.mem.choice.Candidates)
+	if out := p.mem.overlap.mostExcluded(); out != nil && out.Predicted > held {
+		held, why = out.Predicted, p.list.whyExcluded(p.list.known[out.Slot], p.now)
 	}
-	x.out.HeldTokens = min(held, most)
-	if lost := x.out.HeldTokens - x.out.CachedTokens; lost > 0 {
-		x.out.Regret = why
+	p.out.HeldTokens = min(held, most)
+	if lost := p.out.HeldTokens - p.out.CachedTokens; lost > 0 {
+		p.out.Regret = why
 		if best.Rate > 0 {
-			x.out.regretSeconds = float64(lost) / best.Rate
+			p.out.regretSeconds = float64(lost) / best.Rate
 		}
 	}
 }

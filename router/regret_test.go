@@ -121,15 +121,16 @@ func TestEngineTokens(t *testing.T) {
 // TestMostHeld checks the reason why the candidate that holds most was not chosen.
 func TestMostHeld(t *testing.T) {
 	for want, c := range map[string][]choose.Candidate{
-		"":         {{Predicted: 500}, {Predicted: 400}},
-		forTrial:   {{First: true}, {Predicted: 500}},
-		isDoubtful: {{}, {Predicted: 500, Doubtful: true, Backlog: 5000}},
-		isEqual:    {{Predicted: 480}, {Predicted: 500, Recent: 100}},
-		isSlower:   {{Rate: 10000}, {Predicted: 500, Rate: 2000}, {Rate: 10000}},
-		hasQueue:   {{Inflight: 1}, {Predicted: 500, Backlog: 5000, Inflight: 3}},
-		hasMore:    {{}, {Predicted: 500, Inflight: 20, Context: 9000, Backlog: 1000}},
-		encodes:    {{Predicted: 480, Seen: 1000}, {Predicted: 500, Encode: 1000}},
-		fetches:    {{Predicted: 400}, {Predicted: 500, Offloaded: 500, FetchRate: 12000}},
+		"":         {{Overlap: choose.Overlap{Predicted: 500}}, {Overlap: choose.Overlap{Predicted: 400}}},
+		forTrial:   {{First: true}, {Overlap: choose.Overlap{Predicted: 500}}},
+		isDoubtful: {{}, {Overlap: choose.Overlap{Predicted: 500, Doubtful: true}, Backlog: 5000}},
+		isEqual:    {{Overlap: choose.Overlap{Predicted: 480}}, {Overlap: choose.Overlap{Predicted: 500}, Recent: 100}},
+		isSlower:   {{Rate: 10000}, {Overlap: choose.Overlap{Predicted: 500}, Rate: 2000}, {Rate: 10000}},
+		hasQueue:   {{Inflight: 1}, {Overlap: choose.Overlap{Predicted: 500}, Backlog: 5000, Inflight: 3}},
+		hasMore:    {{}, {Overlap: choose.Overlap{Predicted: 500}, Inflight: 20, Context: 9000, Backlog: 1000}},
+		encodes:    {{Overlap: choose.Overlap{Predicted: 480, Seen: 1000}}, {Overlap: choose.Overlap{Predicted: 500, Encode: 1000}}},
+		fetches: {{Overlap: choose.Overlap{Predicted: 400}},
+			{Overlap: choose.Overlap{Predicted: 500, Offloaded: 500}, FetchRate: 12000}},
 	} {
 		for i := range c {
 			c[i].Slot, c[i].Tokens = i, 1000
@@ -140,7 +141,8 @@ func TestMostHeld(t *testing.T) {
 			t.Errorf("%q: slot %d is chosen, the best holds %d, not chosen for %q", want, c[0].Slot, overlap, why)
 		}
 	}
-	c := []choose.Candidate{{Slot: 0, Tokens: 400, Predicted: 900}, {Slot: 1, Tokens: 400, Predicted: 400, Backlog: 100}}
+	c := []choose.Candidate{{Overlap: choose.Overlap{Slot: 0, Tokens: 400, Predicted: 900}},
+		{Overlap: choose.Overlap{Slot: 1, Tokens: 400, Predicted: 400}, Backlog: 100}}
 	choose.Rank(c, 2, 0)
 	if c[0].Slot != 0 {
 		t.Fatal("another one is chosen")

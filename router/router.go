@@ -1,44 +1,37 @@
-// Package router decides which worker gets a request.
+// Package router decides which worker gets a request. A decision is three values, each made from the one before (plan.go):
 //
-//	body ─ engine ─▶ block hashes ─ indexer ─▶ overlap per slot ─ choose ─▶ ranked targets and a reason
+//	reading    what each kind of engine makes of the request; no worker is known
+//	overlap    what each slot has of the prompt; no load is known
+//	Choice     candidates with their costs, ranked (package choose); no effects
 //
-// A candidate is a slot: a worker or, if the worker has them, one of its data-parallel ranks. A step that fails lowers the
-// decision by one reason (exact, predicted, affinity, load); it never fails the request.
+// A slot is a worker or, if the worker has them, one of its data-parallel ranks. A step that fails lowers the decision by one reason
+// (exact, learned, predicted, affinity, load); it never fails the request. To follow a decision, read downwards:
 //
-// To follow a decision, read downwards:
+//	decide.go          a decision: make a plan, carry it out, by one of three policies
+//	plan.go            the values of a plan, and its steps up to the choice, which it does not carry out
+//	reading.go         the request, cleaned, and its prompt as each kind of engine reads it (models.go: the models and their classes)
+//	shortlist.go       the slots that may get it: a list of screens; pending.go: waiting; fairshare.go: the last places
+//	overlap.go         what the slots have of the prompt; lookup.go: its blocks; recall.go: blocks that events taught
+//	router/choose      a list of policies, costs, the ranking
+//	answer.go          targets, edits and reasons; regret.go: cached tokens that the choice gave up
+//	commit.go          how a plan is carried out: steered, unsteered (unsteered.go), or not at all (dryrun.go)
+//	booking.go         what is recorded then; router/ledger: the life of a booking
 //
-//	decide.go          a decision: make a plan, carry it out
-//	plan.go            the steps of a plan up to the choice, which it does not carry out
-//	filter.go          the workers that may get the request
-//	read.go            the prompt as each class of engines reads it
-//	choose.go          candidates, the choice, targets (package choose: what a candidate costs)
-//	commit.go          how a plan is carried out: steered, unsteered, or not at all (policy.go)
-//	booking.go         what is recorded then
-//	router/ledger      the life of a booking
+// What is known of prompts at workers, besides the index:
 //
-// What a plan may further take into account:
-//
-//	admission.go       memory and turns for reading bodies
-//	pending.go         waiting for a worker, or for a place
-//	fairshare.go       the last places, shared by tenants
-//	unsteered.go       conversations that are left to Envoy's own balancing
-//	disaggregation.go  workers that only prefill, and those that decode
-//	encoderpool.go     workers that only encode
-//	adapters.go        LoRA adapters that workers have loaded
-//	responseaffinity.go, session.go, dprank.go   requests that name an answer, a session, a rank
 //	staleness.go       how far a worker's events can be trusted
 //	fronts.go          beginnings that are asked about often
 //	sightings.go, router/speculative             images seen and prompts sent, until events confirm them
-//	regret.go          cached tokens that the choice gave up
 //
 // What happens afterwards:
 //
 //	outcomes.go        Envoy's reports; publish is the one place that says that a request has ended
-//	missdetector.go, withheld.go, lonerefusal.go   what answers teach about a worker
-//	decisionrecord.go, recent.go, metrics.go, totals.go, unserved.go   what is written, shown and counted
-//	replicasync.go     bookings exchanged with other replicas
+//	missdetector.go    what answers teach about a worker
+//	decisionrecord.go, recent.go, metrics.go     what is written, shown and counted
+//	replicasync.go, learnedsync.go               what replicas tell each other
 //	periodic.go        what is done every second
-//	dryrun.go, simulate.go   plans that are not carried out, and prompts without bodies
+//	readinglanes.go    memory and turns for reading bodies
+//	simulate.go        prompts without bodies
 package router
 
 import (
@@ -53,12 +46,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/repeat"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
@@ -66,18 +59,6 @@ import (
 	"github.com/sightline-router/sightline/router/speculative"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
-
-// Model is a model that requests may name.
-type Model struct {
-	Name     string
-	Aliases  []string // other names of the model
-	Adapters []string // LoRA adapters: names that requests use instead of the model's
-	MaxLoRAs int      // adapters that a worker has loaded at once; 0: 1
-	FetchKV  bool     // workers fetch KV blocks from each other if a request names the source
-	Unit     int      // tokens that its workers' lower tiers return at once; less than a block: one block
-	Prompts  *engine.LiveModel
-	Classes  []Class // groups of workers that read or cache the model differently
-}
 
 // Options configure a Router.
 type Options struct {
@@ -123,7 +104,7 @@ type Router struct {
 	serving      atomic.Pointer[serving]
 	suspects     suspects
 	withheld     withheld
-	lastServed   *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see lonerefusal.go
+	lastServed   *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see refusesAlone
 	unserved     unserved
 	recent       *recent
 	choices      atomic.Uint64 // number of choices taken
@@ -137,33 +118,15 @@ type Router struct {
 	scratch      sync.Pool
 }
 
-// state is what a plan is made from. Planning only reads it, but for the effects that stand above plan, and for one more: the first plan
-// after the deployment's secret was replaced forgets what was learned under the old one (learning.paths).
+// state is what a plan is made from. Planning only reads it, but for the effects that stand above plan.
 type state struct {
-	opt          Options
-	predicted    *speculative.Index
-	sightings    *sightings
-	fronts       *fronts
-	encodeQueues *encodeQueues
-	adapters     *adapters
-	answers      *lru.Cache[string, string] // worker by id of an answer, see responseaffinity.go
-	seed         maphash.Seed               // for Decision.Begins
+	opt Options
+	memory
+	encodeQueues *choose.EncodeQueues
+	adapters     *choose.Adapters
+	answers      *lru.Cache[string, string] // worker by id of an answer, see followAnswer
+	beginSeed    maphash.Seed               // for Decision.Begins
 	lanes        *lanes
-	learning     *learning
-}
-
-// serving is the configuration that a decision uses from begin to end, even if Serve is called meanwhile. It is immutable.
-type serving struct {
-	names        map[string]servedName // by every name that requests may use
-	onlyModel    string                // the model's name if there is one model alone
-	maxInFlight  int
-	predictedTTL time.Duration
-}
-
-// servedName is what a request's model name resolves to.
-type servedName struct {
-	model   *servedModel
-	adapter string // one of its LoRA adapters; "": none
 }
 
 // New returns a router. Names of models must be distinct (the configuration checks it).
@@ -183,9 +146,9 @@ func New(opt Options) *Router {
 	lines := opt.Log
 	// Each message at most once a minute: faulty requests are counted, and logged only now and then.
 	opt.Log = repeat.Once(opt.Log, time.Minute)
-	r := &Router{state: state{opt: opt, predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom),
-		fronts: newFronts(), encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)},
-		seed: maphash.MakeSeed(), lanes: newLanes()},
+	known := memory{predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom), fronts: newFronts()}
+	r := &Router{state: state{opt: opt, memory: known, encodeQueues: choose.NewEncodeQueues(opt.NoRoom), adapters: choose.NewAdapters(),
+		beginSeed: maphash.MakeSeed(), lanes: newLanes()},
 		recent: newRecent(), waiters: newWaiters(meter.At(opt.Metrics)), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)
 	if r.opt.Report == nil {
@@ -209,35 +172,3 @@ func New(opt Options) *Router {
 func (r *Router) SetUnsteered(share float64) { r.unsteered.Store(math.Float64bits(share)) }
 
 func (r *Router) unsteeredShare() float64 { return math.Float64frombits(r.unsteered.Load()) }
-
-// Serve replaces the models and limits, each as in Options, for decisions that begin from now on. Rules that had stepped aside are in use
-// again.
-func (r *Router) Serve(models []Model, maxInFlight int, predictedTTL time.Duration) {
-	now := &serving{names: make(map[string]servedName), maxInFlight: maxInFlight, predictedTTL: predictedTTL}
-	if len(models) == 1 {
-		now.onlyModel = models[0].Name
-	}
-	var classes []audit.ClassName
-	var served []*servedClass
-	for i := range models {
-		m := newServedModel(&models[i])
-		for k := range m.classes {
-			c := &m.classes[k]
-			classes, served = append(classes, audit.ClassName{Model: m.Name, Class: c.Name, Prompts: c.Prompts}), append(served, c)
-		}
-		now.names[m.Name] = servedName{model: m}
-		// Start at 0: an alert sees no increase in a counter that first appears as 1.
-		r.metrics.decisions.WithLabelValues(m.Name, string(RefusedByUs))
-		r.metrics.cachedComparison.WithLabelValues(m.Name, "fewer")
-		for _, n := range m.Aliases {
-			now.names[n] = servedName{model: m}
-		}
-		for _, n := range m.Adapters {
-			now.names[n] = servedName{model: m, adapter: n}
-		}
-	}
-	for i, judged := range r.opt.Audit.Serve(classes) {
-		served[i].judged = judged
-	}
-	r.serving.Store(now)
-}

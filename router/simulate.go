@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"errors"
 
 	"github.com/sightline-router/sightline/engine"
@@ -10,46 +11,46 @@ import (
 // Place decides and books a prompt that has been read already: for simulations, which have no bodies. An unknown model gets no
 // targets.
 func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
-	return r.place(id, model, reading{prompt: p, engineTokens: len(p.IDs)}, nil)
+	return r.place(id, model, engineReading{prompt: p, engineTokens: len(p.IDs)}, nil)
 }
 
 // PlaceUnread is Place for a request that no rule reads and of which only the path is known.
 func (r *Router) PlaceUnread(id, model string, path *learned.Path) Decision {
-	return r.place(id, model, reading{prompt: new(engine.Prompt), err: errors.New("no rule reads it")}, path)
+	return r.place(id, model, engineReading{prompt: new(engine.Prompt), err: errors.New("no rule reads it")}, path)
 }
 
-func (r *Router) place(id, model string, rd reading, path *learned.Path) Decision {
+func (r *Router) place(id, model string, rd engineReading, path *learned.Path) Decision {
 	r.opt.Ledger.Expire()
-	x := r.newPlanner(&Request{ID: id}, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
-	x.mem.req.Model = model
+	p := r.newPlan(&Request{ID: id}, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
+	p.mem.reading.req.Model = model
 	if path != nil {
-		x.mem.paths.Set(path)
+		p.mem.overlap.paths.Set(path)
 	}
-	x.preparePrompt(rd)
-	r.conclude(x)
-	r.countAndTime(x)
-	x.mem.release()
-	r.scratch.Put(x.mem)
-	return x.out
+	p.preparePrompt(rd)
+	r.conclude(p)
+	r.countAndTime(p)
+	p.mem.release()
+	r.scratch.Put(p.mem)
+	return p.out
 }
 
 // preparePrompt does what prepare does, for a prompt that has been read.
-func (x *planner) preparePrompt(rd reading) {
-	if why := x.findModel(); why != "" {
-		x.out.Why = why
+func (p *plan) preparePrompt(rd engineReading) {
+	r := &p.mem.reading
+	if why := r.nameModel(&readInput{serving: p.serving, listed: p.opt.Fleet.ModelOf}, ""); why != "" {
+		p.out.Why, p.out.Asked = why, r.asked
 		return
 	}
-	if refusal := x.keepAvailable(); refusal != nil {
-		x.refuse(refusal)
+	p.out.Model = r.model.Name
+	if !p.shorten(context.Background()) {
 		return
 	}
-	x.markNeededClasses()
-	for i := range x.mem.readings {
-		rd.needed, rd.model = x.mem.readings[i].needed, x.model.prompts[i].Model()
-		x.mem.readings[i] = rd
+	look := p.looking()
+	p.mem.overlap.begin(&look)
+	for i := range r.byEngine {
+		rd.needed, rd.model = r.byEngine[i].needed, r.model.prompts[i].Model()
+		r.byEngine[i] = rd
 	}
-	x.hashPrompts()
-	if len(x.slots) == 0 {
-		x.out.Why = noWorker
-	}
+	r.measure()
+	p.hash(&look)
 }

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
@@ -31,44 +30,13 @@ func unitInterval(n uint64) float64 {
 	return float64((n^n>>31)>>11) / (1 << 53)
 }
 
-// conversationHash returns a hash of what stays the same in a conversation from turn to turn: its session or else its messages up to the
-// user's first. The first blocks do not identify a conversation, since those of one service share them. A prompt that is a single
-// text is its own conversation, and so is a request that was not read.
-func (x *planner) conversationHash() uint64 {
-	h, req, s := fnv.New64a(), &x.mem.req, &x.mem.body
-	session := sessionOf(req.Fields, x.req.Session)
-	messages := req.Messages
-	if len(messages) == 0 {
-		messages, _ = s.Messages(req.Fields["input"]) // of /v1/responses
-	}
-	switch text := req.Fields["prompt"]; {
-	case session != "":
-		_, _ = h.Write([]byte(session[:min(len(session), sessionText)])) // a hash does not fail
-	case len(messages) > 0:
-		s.Outline(h, req.Fields["system"])
-		for i := range messages {
-			_, _ = h.Write([]byte(messages[i].Role))
-			s.Outline(h, messages[i].Content)
-			if messages[i].Role == "user" {
-				break
-			}
-		}
-	case text.Exists() || req.Fields["input"].Exists():
-		s.Outline(h, text)
-		s.Outline(h, req.Fields["input"])
-	default:
-		_, _ = h.Write([]byte(x.out.ID))
-	}
-	return h.Sum64()
-}
-
 // unsteeredRequest is what is kept of an unsteered request: what the decision knew about all workers.
 type unsteeredRequest struct {
-	estimates    []slotEstimate
-	groupPrompts []groupPrompt // by group; nil once the request is placed
-	chosen       int           // index into estimates; -1: the request was not read
-	rate         float64       // mean of all known rates
-	session      string
+	estimates []slotEstimate
+	prompts   []lookedUp // by lookup; nil once the request is placed
+	chosen    int        // index into estimates; -1: the request was not read
+	rate      float64    // mean of all known rates
+	session   string
 }
 
 // estimateFor returns the estimate for a slot; nil: not known.
@@ -79,68 +47,61 @@ func (u *unsteeredRequest) estimateFor(slot *fleet.Slot) *slotEstimate {
 	return nil
 }
 
-// recordEstimates records the estimates of a group's candidates, whose Slot indexes slots: x.known or x.slots.
-func (x *planner) recordEstimates(group int, slots []*fleet.Slot, cands ...choose.Candidate) {
-	if x.steers {
-		return
+// estimates returns what the decision knew about all slots.
+func (p *plan) estimates() []slotEstimate {
+	if p.unread {
+		return nil
 	}
-	if x.estimates == nil {
-		x.estimates = make([]slotEstimate, 0, len(x.known))
+	o := &p.mem.overlap
+	list := make([]slotEstimate, 0, len(o.slots)+len(o.excluded))
+	for i := range o.slots {
+		slot := p.list.slots[o.slots[i].Slot]
+		list = append(list, p.estimateOf(slot, &o.slots[i], slot.Load(p.now).Rate))
 	}
-	for i := range cands {
-		x.estimates = append(x.estimates, x.estimateOf(group, slots[cands[i].Slot], &cands[i]))
+	for i := range o.excluded {
+		slot := p.list.known[o.excluded[i].Slot]
+		list = append(list, p.estimateOf(slot, &o.excluded[i], slot.Load(p.now).Rate))
 	}
+	return list
 }
 
 // bookUnsteered books an unsteered request: on no slot yet, unless Envoy cannot pick. A request that was not read keeps no
 // prompts to book later.
-func (r *Router) bookUnsteered(x *planner) {
-	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm, cachedTokens: -1}
-	chosen := slices.IndexFunc(x.estimates, func(s slotEstimate) bool { return s.slot == x.chosen })
-	b.unsteered = &unsteeredRequest{estimates: x.estimates, chosen: chosen, rate: choose.FleetOf(x.mem.candidates).Rate}
-	work, kept := ledger.Booking{Bytes: estimateBytes * len(x.estimates)}, b.unsteered
+func (r *Router) bookUnsteered(p *plan) {
+	b := &bookingRecord{client: p.req.Client, model: p.out.Model, arm: p.out.Arm, cachedTokens: -1}
+	estimates := p.estimates()
+	chosen := slices.IndexFunc(estimates, func(s slotEstimate) bool { return s.slot == p.mem.choice.Chosen })
+	kept := &unsteeredRequest{estimates: estimates, chosen: chosen, rate: choose.FleetOf(p.mem.choice.Candidates).Rate}
+	work := ledger.Booking{Bytes: estimateBytes * len(estimates)}
+	b.unsteered = kept
 	if kept.chosen >= 0 {
-		kept.session = strings.Clone(x.session)
-		kept.groupPrompts = make([]groupPrompt, len(x.mem.blocks))
-		for group := range kept.groupPrompts {
-			if x.mem.blocks[group].hasWorkers {
-				kept.groupPrompts[group] = x.groupPromptOf(group)
-				work.Bytes += 4*len(kept.groupPrompts[group].prompt.IDs) + 8*2*len(kept.groupPrompts[group].locals)
+		kept.session = strings.Clone(p.session)
+		kept.prompts = make([]lookedUp, len(p.mem.overlap.lookups))
+		for i := range kept.prompts {
+			if l := &p.mem.overlap.lookups[i]; l.hasWorkers {
+				kept.prompts[i] = l.keep(&p.mem.reading)
+				work.Bytes += 4*len(kept.prompts[i].prompt.IDs) + 8*2*len(kept.prompts[i].locals)
 			}
 		}
 	}
 	work.OnPlaced = func(at *ledger.Booking) { r.placeBooking(b, at) }
-	work.Slot = x.picked
+	work.Slot = p.picked
 	if work.Slot != nil {
 		r.placeBooking(b, &work)
 	}
-	r.openBooking(x, b, work)
+	r.openBooking(p, b, work)
 	if work.Slot != nil {
-		r.recordUnsteered(b, x.out.ID, x.now)
+		r.recordUnsteered(b, p.out.ID, p.now)
 	}
 }
 
 const estimateBytes = 80
 
-// pickTargets names the targets that a request of unknown content would get, and picks the first slot. It leaves the choice unchanged.
-func (x *planner) pickTargets() {
-	chosen, ranked, candidates, counted := x.chosen, x.ranked, x.mem.candidates, x.tally
-	x.mem.candidates = nil
-	for i := range x.slots {
-		x.mem.candidates = append(x.mem.candidates, x.candidate(i, 0))
-	}
-	if x.rank() {
-		x.setTargets()
-		x.picked = x.chosen
-	}
-	x.chosen, x.ranked, x.mem.candidates, x.tally = chosen, ranked, candidates, counted
-}
-
 // placeBooking fills in a booking that has got its slot. The Fleet may call it.
 func (r *Router) placeBooking(b *bookingRecord, at *ledger.Booking) {
 	b.slot = at.Slot
-	if st := b.unsteered.estimateFor(at.Slot); st != nil && b.unsteered.groupPrompts != nil {
-		work := r.fillBooking(b, st, &b.unsteered.groupPrompts[st.group])
+	if st := b.unsteered.estimateFor(at.Slot); st != nil && b.unsteered.prompts != nil {
+		work := r.fillBooking(b, st, &b.unsteered.prompts[st.lookup])
 		at.Tokens, at.Fetch, at.Context, at.Locals, at.From, at.Seen = work.Tokens, work.Fetch, work.Context, work.Locals, work.From, work.Seen
 		if r.opt.Index.Stores(st.slot.ID) != st.storesAtDecision { // its events may have come already and will not come again
 			at.Locals, at.Seen = nil, nil
@@ -150,8 +111,8 @@ func (r *Router) placeBooking(b *bookingRecord, at *ledger.Booking) {
 
 // recordUnsteered records predictions, images and the audit for an unsteered request, once its slot is known.
 func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
-	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.groupPrompts != nil {
-		a := &b.unsteered.groupPrompts[st.group]
+	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.prompts != nil {
+		a := &b.unsteered.prompts[st.lookup]
 		r.recordPredictions(b, st, a, now)
 		at := placing{alone: b.slot.Worker.Role == fleet.Any}
 		for i := range b.unsteered.estimates {
@@ -159,7 +120,7 @@ func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 		}
 		r.registerExpectation(b, a, id, b.unsteered.session, at)
 	}
-	b.unsteered.groupPrompts = nil
+	b.unsteered.prompts = nil
 }
 
 // hypothetical compares the choice for an unsteered request with the slot that served it; nil: not known.

@@ -1,152 +1,167 @@
 package choose
 
 import (
-	"math"
-	"math/rand/v2"
+	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
-func TestRank(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		cands  []Candidate
-		tokens int
-		want   []int
+// slots returns the slots of n workers w0, w1, … at 10.0.0.1:8000, 10.0.0.2:8000, …
+func slots(n int) (list []*fleet.Slot) {
+	var workers []*fleet.Worker
+	for i := range n {
+		w := fleet.NewWorker(fmt.Sprint("w", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:8000", i+1)), "m", 0,
+			func(int) indexer.SlotID { return indexer.SlotID(i) })
+		list, workers = append(list, w.Slots...), append(workers, w)
+	}
+	fleet.New(nil).Set(workers)
+	return list
+}
+
+// TestChoice makes choices of literal inputs: no index, no request, no router.
+func TestChoice(t *testing.T) {
+	all := slots(3)
+	all[2].Worker.ZoneDelay = time.Second
+	prefill := slots(3)
+	prefill[0].Worker.Role, prefill[1].Worker.Role, prefill[2].Worker.Role = fleet.Prefill, fleet.Decode, fleet.Decode
+	lonely := slots(1)
+	lonely[0].Worker.Role = fleet.Prefill
+	loads := NewAdapters()
+	loads.Sent(all[1], "lora", 1)
+	for name, c := range map[string]struct {
+		in       Input
+		has      []Overlap
+		want     string // the chosen worker and the one that decodes
+		deadline string
+		apart    int // image tokens that an encode worker encodes
 	}{
-		{"longest prefix wins", []Candidate{{Slot: 0}, {Slot: 1, Exact: 500, Predicted: 500}, {Slot: 2, Exact: 100, Predicted: 100}},
-			1000, []int{1, 2, 0}},
-		{"predicted counts like exact", []Candidate{{Slot: 0, Exact: 300, Predicted: 300}, {Slot: 1, Predicted: 400}}, 1000, []int{1, 0}},
-		{"a queue longer than the saving loses", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100}, {Slot: 1}}, 1000, []int{1, 0}},
-		{"an image already encoded wins", []Candidate{{Slot: 0, Encode: 1196}, {Slot: 1, Seen: 1196}}, 1300, []int{1, 0}},
-		{"requests in flight weigh", []Candidate{{Slot: 0, Inflight: 3}, {Slot: 1, Inflight: 1}}, 10, []int{1, 0}},
-		{"a short shared prefix does not draw new work", []Candidate{{Slot: 0, Exact: 48, Predicted: 48, Inflight: 1, Recent: 1200},
-			{Slot: 1}}, 1000, []int{1, 0}},
-		{"nor does the beginning of a long prompt, if others are as free", []Candidate{{Slot: 0, Exact: 128, Predicted: 128, Recent: 3000},
-			{Slot: 1}}, 2800, []int{1, 0}},
-		{"a longer prefix does", []Candidate{{Slot: 0, Exact: 240, Predicted: 240, Inflight: 1}, {Slot: 1}}, 1000, []int{0, 1}},
-		{"decode steps read the context of others", []Candidate{{Slot: 0, Inflight: 2, Context: 60000}, {Slot: 1, Inflight: 2}},
-			1000, []int{1, 0}},
-		{"a slow worker's prefill costs more", []Candidate{{Slot: 0, Exact: 100, Predicted: 100, Rate: 5000},
-			{Slot: 1, Rate: 10000}, {Slot: 2, Rate: 10000}}, 1000, []int{1, 2, 0}},
-		{"a cached prefix is worth more in a long queue", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000, Backlog: 9000},
-			{Slot: 1, Backlog: 7000}}, 1000, []int{0, 1}},
-		{"of a full fleet work done twice is paid by all", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100,
-			Inflight: 60}, {Slot: 1, Inflight: 60}}, 1000, []int{0, 1}},
-		{"equal costs: the least recent work", []Candidate{{Slot: 0, Recent: 1200}, {Slot: 1}}, 1000, []int{1, 0}},
-		{"work in progress is waited for rather than done twice", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Inflight: 1, Recent: 800},
-			{Slot: 1, Encode: 391}}, 410, []int{0, 1}},
-		{"a trial goes first", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000}, {Slot: 1, First: true, Backlog: 9000}, {Slot: 2}},
-			1000, []int{1, 0, 2}},
-		{"another zone is away", []Candidate{{Slot: 0, Exact: 200, Predicted: 200, ZoneDelay: 0.05}, {Slot: 1}}, 1000, []int{1, 0}},
-		{"a longer prefix is worth the way", []Candidate{{Slot: 0, Exact: 700, Predicted: 700, ZoneDelay: 0.05}, {Slot: 1}}, 1000, []int{0, 1}},
-		{"in time before cheap", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.001}, {Slot: 1, Inflight: 9}}, 1000, []int{1, 0}},
-		{"all late: the least late", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.2}, {Slot: 1, Inflight: 9, Late: 0.1}},
-			1000, []int{1, 0}},
-		{"the GPU before the CPU", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900}, {Slot: 1, Exact: 900, Predicted: 900}},
-			1000, []int{1, 0}},
-		{"the CPU before computing", []Candidate{{Slot: 0}, {Slot: 1, Exact: 900, Predicted: 900, Offloaded: 900}}, 1000, []int{1, 0}},
-		{"a fast tier before a slow one", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900, FetchRate: 15000},
-			{Slot: 1, Exact: 900, Predicted: 900, Offloaded: 900, FetchRate: 100000}}, 1000, []int{1, 0}},
-		{"less of the GPU before more of a slow tier", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900,
-			FetchRate: 15000}, {Slot: 1, Exact: 700, Predicted: 700}}, 1000, []int{1, 0}},
-		{"credit never exceeds the prompt", []Candidate{{Slot: 0, Exact: 99, Predicted: 99, Inflight: 1},
-			{Slot: 1, Exact: 10, Predicted: 10}}, 10, []int{1, 0}},
+		"the one that holds it": {Input{Slots: all}, []Overlap{{Tokens: 4000},
+			{Slot: 1, Tokens: 4000, Exact: 3200, Predicted: 3200}}, "w1 ", "", 0},
+		"a trial goes first": {Input{Slots: all, Trial: all[0].Worker}, []Overlap{{Tokens: 4000},
+			{Slot: 1, Tokens: 4000, Exact: 3200, Predicted: 3200}}, "w0 ", "", 0},
+		"a distant one is late": {Input{Slots: all, FirstToken: 600 * time.Millisecond}, []Overlap{{Tokens: 4000},
+			{Slot: 2, Tokens: 4000, Exact: 3200, Predicted: 3200}}, "w0 ", "in time", 0},
+		"all are late": {Input{Slots: all, FirstToken: time.Millisecond}, []Overlap{{Tokens: 4000}}, "w0 ",
+			"late", 0},
+		"the one with the adapter": {Input{Slots: all, Adapter: "lora", MaxLoRAs: 1, Adapters: loads},
+			[]Overlap{{Tokens: 400}, {Slot: 1, Tokens: 400}}, "w1 ", "", 0},
+		"a pair": {Input{Slots: prefill}, []Overlap{{Tokens: 40000, Exact: 16000, Predicted: 16000}, {Slot: 1, Tokens: 40000},
+			{Slot: 2, Tokens: 40000, Exact: 8000, Predicted: 8000}}, "w0 w2", "", 0},
+		"one that decodes holds almost all": {Input{Slots: prefill}, []Overlap{{Tokens: 4000},
+			{Slot: 1, Tokens: 4000, Exact: 3984, Predicted: 3984}}, "w1 ", "", 0},
+		"images are encoded apart": {Input{Slots: all, Encoders: slots(1), EncodeQueues: NewEncodeQueues(nil)},
+			[]Overlap{{Tokens: 400, Encode: 300}}, "w0 ", "", 300},
+		"nobody decodes": {Input{Slots: lonely}, []Overlap{{Tokens: 4000}}, "", "", 0},
+		"no slot":        {Input{FirstToken: time.Second}, nil, "", "", 0},
 	} {
-		for i := range c.cands {
-			c.cands[i].Tokens = c.tokens
-		}
-		got := Rank(c.cands, 3, 0)
-		for i, want := range c.want {
-			if got[i].Slot != want {
-				t.Errorf("%s: place %d is %d, want %d", c.name, i, got[i].Slot, want)
+		c.in.Overlaps = c.has
+		var got Choice
+		got.Make(&c.in)
+		said, apart := "", 0
+		if got.Chosen != nil {
+			said, apart = got.Chosen.Worker.Name+" ", got.Ranked[0].EncodedApart
+			if got.Decode != nil {
+				said += got.Decode.Worker.Name
 			}
 		}
-	}
-}
-
-// TestOwnLengths checks that workers of two classes are each charged for the prompt as they read it.
-func TestOwnLengths(t *testing.T) {
-	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 500, Predicted: 500}, {Slot: 1, Tokens: 400}}
-	if got := Rank(c, 2, 0); got[0].Slot != 1 {
-		t.Errorf("500 tokens to prefill go before 400: %+v", got)
-	}
-}
-
-// TestTiesAreDrawn checks that equal candidates are equally likely, and that routers with different draws do not all choose the
-// same.
-func TestTiesAreDrawn(t *testing.T) {
-	var first [4]int
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 4000 {
-		c := []Candidate{{Slot: 0}, {Slot: 1}, {Slot: 2}, {Slot: 3}}
-		first[Rank(c, 3, r.Uint64())[0].Slot]++
-	}
-	for slot, n := range first {
-		if n < 800 || n > 1200 {
-			t.Errorf("slot %d came first %d times of 4,000", slot, n)
+		if said != c.want || got.Deadline != c.deadline || apart != c.apart || (said != "") != strings.Contains(got.String(), "1: slot") {
+			t.Errorf("%s: chose %q, %q, %d image tokens apart, want %q, %q, %d\n%v", name, said, got.Deadline, apart, c.want, c.deadline,
+				c.apart, &got)
 		}
 	}
 }
 
-// TestLowerTiers checks that what lower tiers hold is worth computing less fetching, and never less than nothing: then all terms
-// are as if it were not held.
-func TestLowerTiers(t *testing.T) {
-	cold := Candidate{Tokens: 5000, Backlog: 3000, Inflight: 3, Rate: 10000}
-	held := cold
-	held.Exact, held.Predicted, held.Offloaded = 4000, 4000, 4000
-	f := FleetOf([]Candidate{cold, held})
-	for rate, fetch := range map[float64]float64{0: perRequest + fetchPerToken*4000, 100000: 400, 20000: 2000, 10000: 0, 1000: 0} {
-		held.FetchRate = rate
-		got, want := f.Cost(&held), f.Cost(&cold)
-		if got.Fetch != fetch || (got == want) != (fetch == 0) || got.Sum() > want.Sum() {
-			t.Errorf("%v tokens a second: fetching costs %v of %v, want %v; not held %v", rate, got.Fetch, got.Sum(), fetch, want.Sum())
-		}
-		if fetch > 0 && (got.Prefill != 1000 || math.Abs(f.FirstToken(&held)-(3000+1000+fetch)/10000) > 1e-9) {
-			t.Errorf("%v tokens a second: %+v, first token after %v", rate, got, f.FirstToken(&held))
-		}
+// TestChoiceAllocatesNothing: the memory of a choice is used again.
+func TestChoiceAllocatesNothing(t *testing.T) {
+	in, c := Input{Slots: slots(64)}, Choice{}
+	for i := range in.Slots {
+		in.Overlaps = append(in.Overlaps, Overlap{Slot: i, Tokens: 1000})
 	}
-	held.FetchRate, held.Offloaded = 0, 50
-	if got := f.Cost(&held); got.Fetch != 0 || got.Prefill != 1050 {
-		t.Errorf("a few tokens are not worth the wait: %+v", got)
+	c.Make(&in)
+	if n := testing.AllocsPerRun(10, func() { c.Make(&in) }); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
 	}
 }
 
-// TestTermsSumUp checks that the shown cost is the one used for ranking.
-func TestTermsSumUp(t *testing.T) {
-	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 100, Predicted: 200, Encode: 300, Inflight: 4, Backlog: 600,
-		Context: 1000, Rate: 5000}, {Slot: 1, Tokens: 1000, Rate: 5000}}
-	got := FleetOf(c).Cost(&c[0])
-	got.Delay = math.Round(10*got.Delay) / 10
-	if want := (Terms{Prefill: 1100, Queue: 600, Delay: 1056, Requests: 256, Context: 30}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	Rank(c, 2, 0)
-	if math.Abs(c[1].Cost-got.Sum()) > 0.1 {
-		t.Errorf("ranked by %v, shown %v", c[1].Cost, got.Sum())
-	}
-}
-
-func TestRankAllocatesNothing(t *testing.T) {
-	c := make([]Candidate, 64)
-	c[60].Predicted, c[60].Tokens, c[60].Backlog = 500, 500, 9000
-	if n := testing.AllocsPerRun(10, func() { Rank(c, 3, 7) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
-// TestFirstToken checks that the first token is expected after the queue and the rest of the prompt, at the worker's own rate,
-// plus the round trip.
-func TestFirstToken(t *testing.T) {
-	c := []Candidate{{Tokens: 1500, Exact: 500, Predicted: 500, Backlog: 3000, Rate: 10000, Inflight: 50},
-		{Tokens: 1500, Rate: 10000, ZoneDelay: 0.01}, {Tokens: 1000, Rate: 2500}}
-	f := FleetOf(c)
-	for i, want := range []float64{0.4, 0.16, 0.4} {
-		if got := f.FirstToken(&c[i]); got < want*0.99 || got > want*1.01 {
-			t.Errorf("%d: %v s, want %v", i, got, want)
+// TestEncodersShareTheQueue checks that of many new images at once none waits long at its home while another encoder is idle,
+// and that an encoder of an image gets it again.
+func TestEncodersShareTheQueue(t *testing.T) {
+	queues, now := NewEncodeQueues(nil), time.Unix(1_800_000_000, 0)
+	pool, counts, at := slots(4), map[*fleet.Slot]int{}, map[uint64]*fleet.Slot{}
+	moved := 0
+	for image := range uint64(400) {
+		one := queues.assign(image*77777, 1000, pool, now, nil)
+		queues.Book([]Encoding{one}, now)
+		slot := one.slot
+		counts[slot]++
+		at[image] = slot
+		if slot != NewEncodeQueues(nil).assign(image*77777, 1000, pool, now, nil).slot {
+			moved++
 		}
 	}
-	c[0].Rate, c[1].Rate, c[2].Rate = 0, 0, 0
-	if got := FleetOf(c).FirstToken(&c[2]); got != 0.1 {
-		t.Errorf("no rate is known: %v s", got)
+	for slot, n := range counts {
+		if n > 102 {
+			t.Errorf("%s got %d of 400", slot.Worker.Name, n)
+		}
+	}
+	if moved == 0 || moved > 100 {
+		t.Errorf("%d of 400 are not at home", moved)
+	}
+	now = now.Add(time.Hour)
+	for image, slot := range at {
+		if again := queues.assign(image*77777, 1000, pool, now, nil).slot; again != slot {
+			t.Fatalf("image %d: at %s, then at %s", image, slot.Worker.Name, again.Worker.Name)
+		}
+	}
+	if n := queues.shortestQueue(pool[:1], now); n != 0 {
+		t.Errorf("%v tokens wait, though all was there", n)
+	}
+}
+
+// TestOrderOfImages: the sidecar numbers images in the order of the body if all are of one kind and none is there twice.
+func TestOrderOfImages(t *testing.T) {
+	for want, images := range map[bool][]Image{true: {{Key: 1, Kind: "image"}, {Key: 2, Kind: "image"}},
+		false: {{Key: 1, Kind: "image"}, {Key: 2, Kind: "audio"}}} {
+		if got := orderCertain(images); got != want {
+			t.Errorf("%+v: order certain %v, want %v", images, got, want)
+		}
+	}
+}
+
+// TestDecodingCosts checks that one that decodes gets all from who prefills that its GPU lacks, and computes nothing.
+func TestDecodingCosts(t *testing.T) {
+	d := decoding(&Candidate{Overlap: Overlap{Tokens: 5000, Exact: 4000, Predicted: 4000, Offloaded: 4000}, Backlog: 3000,
+		Inflight: 3, Rate: 10000})
+	if got := (Fleet{}).Cost(&d); d.Elsewhere != Fetch(5000) || got.Prefill != 0 || got.Fetch != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestEncodingApartCosts checks that, with encode workers, overlap decides and not images to encode: encoding takes time of the
+// request, but none of the worker's.
+func TestEncodingApartCosts(t *testing.T) {
+	f := Fleet{}
+	own := Candidate{Overlap: Overlap{Tokens: 1000, Encode: 1000}, Inflight: 20}
+	apart := Candidate{Overlap: Overlap{Tokens: 1000}, EncodedApart: 1000, Inflight: 20, Elsewhere: Fetch(0) + 1000}
+	a, b := f.Cost(&own), f.Cost(&apart)
+	if a.Delay != 2*b.Delay || a.Prefill != 2*b.Prefill || b.Elsewhere < 1000 || a.Sum() < b.Sum() {
+		t.Errorf("own %+v, apart %+v", a, b)
+	}
+}
+
+// TestMemoryOfEncodersIsBounded checks the limit of remembered encoders, and that evictions are counted.
+func TestMemoryOfEncodersIsBounded(t *testing.T) {
+	full := map[string]int{}
+	e, all, now := NewEncodeQueues(func(what string) { full[what]++ }), slots(1), time.Unix(1, 0)
+	for i := range uint64(maxEncoded + 7) {
+		e.Book([]Encoding{e.assign(i, 1, all, now, nil)}, now)
+	}
+	if e.lastEncoder.Len() != maxEncoded || full["images encoded"] != 7 {
+		t.Errorf("%d images, went: %v; want %d, 7 gone", e.lastEncoder.Len(), full, maxEncoded)
 	}
 }

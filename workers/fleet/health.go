@@ -20,7 +20,7 @@ import (
 //
 // A worker is in if neither requests nor checks put it out. A request fails by no connection, a broken one, or a 5xx; an answer
 // below 400 ends both rows of failures. A 4xx (with 429) or a client that disconnects is the client's doing and changes nothing,
-// except a 401, 403 or 404 that this worker alone gives (router/lonerefusal.go).
+// except a 401, 403 or 404 that this worker alone gives (refusesAlone in router/outcomes.go).
 // A full worker that answers some requests with 503 and completes others stays in, or is soon tried again. If all are full, too
 // few are in, and then none is out (panicShare). A good check does not vouch for requests: a worker that fails those returns
 // only by a trial, unless it refused connections and had no request since. There are no trials while checks fail, and one at once when

@@ -3,8 +3,8 @@ package fleet
 import "fmt"
 
 // Role is the part of a request that a worker does. A request is prefilled and decoded at one worker that does both; or it is
-// prefilled at a worker with the role prefill and decoded at another, which fetches the KV blocks (router/disaggregation.go chooses the
-// two). Its images may be encoded at a third (router/encoderpool.go).
+// prefilled at a worker with the role prefill and decoded at another, which fetches the KV blocks (router/choose/pairs.go chooses the
+// two). Its images may be encoded at a third (router/choose/encoders.go).
 //
 //	prefill  prefills for others and never serves a request alone
 //	decode   decodes what others have prefilled, and does all of a request if that is cheaper or no other can prefill

@@ -1,4 +1,4 @@
-package router
+package choose
 
 import (
 	"cmp"
@@ -16,18 +16,29 @@ import (
 // adapterLoad is the cost of a load until events show it: the tokens that could be prefilled meanwhile, in a quarter of a second.
 const adapterLoad = 2500
 
-// adapters records which adapters each slot was sent, the last one first.
-type adapters struct {
+// Adapters records which adapters each slot was sent, the last one first. It is safe for concurrent use.
+type Adapters struct {
 	mu     sync.Mutex
 	sentTo map[*fleet.Slot][]string
 }
 
-// loadCost returns the cost of loading an adapter on a slot, in tokens. It is doubled if another adapter has to be evicted, since
-// that one will be requested again.
-func (a *adapters) loadCost(slot *fleet.Slot, name string, room int) int {
-	if name == "" {
-		return 0
+// NewAdapters returns an empty record.
+func NewAdapters() *Adapters { return &Adapters{sentTo: make(map[*fleet.Slot][]string)} }
+
+// addAdapterLoads adds what it costs each candidate to load the prompt's adapter.
+func addAdapterLoads(in *Input, c *Choice) {
+	if in.Adapter == "" {
+		return
 	}
+	for i := range c.Candidates {
+		one := &c.Candidates[i]
+		one.AdapterLoad = in.Adapters.LoadCost(in.Slots[one.Slot], in.Adapter, in.MaxLoRAs)
+	}
+}
+
+// LoadCost returns the cost of loading an adapter on a slot, in tokens. It is doubled if another adapter has to be evicted, since
+// that one will be requested again.
+func (a *Adapters) LoadCost(slot *fleet.Slot, name string, room int) int {
 	uses, told := slot.Worker.UsesAdapter(name)
 	if uses {
 		return 0
@@ -53,8 +64,8 @@ func adapterCapacity(configured, told int) int {
 	return max(1, told)
 }
 
-// recordSent records that a slot was sent a request for an adapter. It returns whether the slot has to load that.
-func (a *adapters) recordSent(slot *fleet.Slot, name string, room int) (isNew bool) {
+// Sent records that a slot was sent a request for an adapter. It returns whether the slot has to load that.
+func (a *Adapters) Sent(slot *fleet.Slot, name string, room int) (isNew bool) {
 	if name == "" {
 		return false
 	}
@@ -73,8 +84,8 @@ func (a *adapters) recordSent(slot *fleet.Slot, name string, room int) (isNew bo
 	return isNew
 }
 
-// withdraw records that a slot has not loaded an adapter after all; "": none.
-func (a *adapters) withdraw(slot *fleet.Slot, name string) {
+// Withdraw records that a slot has not loaded an adapter after all; "": none.
+func (a *Adapters) Withdraw(slot *fleet.Slot, name string) {
 	if name == "" {
 		return
 	}

@@ -9,9 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tidwall/gjson"
-
-	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/learned"
@@ -69,15 +66,6 @@ func (l *learning) paths() *learned.Hasher {
 	return l.hasher
 }
 
-// tokens returns how many tokens a group's prompt has, at least as far as it is known or estimated.
-func (x *planner) tokens(group int) int {
-	rd, recalled := x.reading(group), &x.mem.blocks[group].recalled
-	if rd.computed != nil && recalled.Tokens > 0 {
-		return recalled.Tokens
-	}
-	return max(len(rd.prompt.IDs), recalled.tokens)
-}
-
 // recalled is what is remembered of a request, for the workers of one group.
 type recalled struct {
 	learned.Prompt
@@ -96,99 +84,71 @@ func (r *recalled) agrees(computed []uint64) bool {
 	return slices.Equal(r.Blocks[:n], computed[:n])
 }
 
-// remembers reports whether a request is remembered for a group, and whether it is looked up too: no rule reads it to its end. One that
-// rules read is remembered while events have not proved these: if events contradict them, the next such request is found.
-func (x *planner) remembers(group int) (remembers, looksUp bool) {
-	rd := x.reading(group)
-	if x.learning == nil || rd.facts.Reuse == prompt.Recomputed || rd.facts.Several || rd.facts.Ambiguous(false) != "" || rd.refused() {
-		return false, false
-	}
-	looksUp = rd.err != nil || !rd.prompt.Exact
-	return looksUp || x.mem.blocks[group].standing.Unproven(rd.prompt, x.shaped, x.keyed(rd)), looksUp
+// remembers reports whether a request is remembered: it is looked up, since no rule reads it to its end, or rules read it that events have
+// not proved. If events contradict these, the next such request is found.
+func (l *lookup) remembers(r *reading) bool {
+	return l.looksUp() || l.read.learnable() && l.standing.Unproven(l.read.prompt, r.shaped, l.read.keyed(r.adapter))
 }
 
-// stepAside cuts a group's prompt where a rule begins to matter that has stepped aside for its workers. The cut reading replaces the whole
-// one; what the rule computes is kept in it for the audit.
-func (x *planner) stepAside(group int) {
-	keys := &x.mem.blocks[group]
-	rd := &x.mem.readings[keys.class.reading]
-	if keys.aside == 0 || !keys.hasWorkers || rd.err != nil {
-		return
-	}
-	from, why := keys.standing.Cut(keys.aside, rd.prompt, x.shaped, x.keyed(rd))
-	if from > len(rd.prompt.IDs) {
-		return
-	}
-	cut := *rd.prompt // its ids and media remain, as estimates of what the prompt costs
-	cut.HashableIDs, cut.Exact, cut.Why = min(cut.HashableIDs, from), false, why
-	keys.cut = *rd
-	keys.cut.prompt, keys.cut.computed, keys.cut.engineTokens = &cut, rd.prompt, 0
-	keys.computed = rd.prompt.Locals(keys.computed[:0], keys.form, x.adapter)
+// looksUp reports whether a request is looked up in what is remembered.
+func (l *lookup) looksUp() bool {
+	return l.read.learnable() && (l.read.err != nil || !l.read.prompt.Exact)
 }
 
-// shapingFields are parameters by which a request changes how its prompt is made, and which few requests have.
-var shapingFields = []string{"truncate_prompt_tokens", "truncation", "truncation_side", "chat_template", "chat_template_kwargs",
-	"mm_processor_kwargs", "media_io_kwargs", "add_generation_prompt", "continue_final_message", "add_special_tokens", "documents", "suffix"}
-
-// shaped reports whether a request has parameters that shape its prompt.
-func shaped(req *body.Request) bool {
-	return slices.ContainsFunc(shapingFields, func(key string) bool {
-		v := req.Fields[key]
-		return v.Exists() && v.Type != gjson.Null
-	})
+// learnable reports whether events can tell what becomes of the request.
+func (e *engineReading) learnable() bool {
+	return e.facts.Reuse != prompt.Recomputed && !e.facts.Several && e.facts.Ambiguous(false) == "" && !e.refused()
 }
 
-// keyed reports whether a salt or an adapter is in the keys of the request's blocks.
-func (x *planner) keyed(rd *reading) bool { return rd.prompt.Salt != "" || x.adapter != "" }
-
-// recall replaces a group's blocks by remembered ones if these are more.
-func (x *planner) recall(group int) {
-	keys := &x.mem.blocks[group]
-	r := &keys.recalled
-	keys.own = len(keys.locals)
-	remembers, looksUp := x.remembers(group)
-	if !remembers {
+// recall replaces the blocks by remembered ones if these are more. paths are the request's, read once for all lookups.
+func (l *lookup) recall(in *lookInput, paths *learned.Paths) {
+	r := &l.recalled
+	l.own = len(l.locals)
+	if in.learning == nil {
 		return
 	}
-	if len(x.mem.paths.In(learned.Written).Steps) == 0 {
-		x.learning.paths().Read(&x.mem.paths, learned.Head{Endpoint: x.req.Path, Model: x.model.Name, Adapter: x.adapter,
-			Tenant: x.req.Tenant}, &x.mem.body, &x.mem.req)
+	if !l.remembers(in.reading) {
+		return
 	}
-	class := learnedClass(x.model.Name, keys.class.Name, keys.form)
-	order, facts := x.learning.memory.Order(class), &x.reading(group).facts
-	r.path = x.mem.paths.In(order)
+	if len(paths.In(learned.Written).Steps) == 0 {
+		in.learning.paths().Read(paths, learned.Head{Endpoint: in.path, Model: in.model.Name, Adapter: in.adapter, Tenant: in.tenant},
+			&in.body, &in.req)
+	}
+	class := learnedClass(in.model.Name, l.class.Name, l.form)
+	order, facts := in.learning.memory.Order(class), &l.read.facts
+	r.path = paths.In(order)
 	if facts.Ambiguous(len(r.path.Media) > 0) != "" {
 		return
 	}
 	r.teach = class
-	x.learning.sizes.Fill(r.teach, r.path)
-	if !looksUp {
+	in.learning.sizes.Fill(r.teach, r.path)
+	if !l.looksUp() {
 		return
 	}
 	r.class = r.teach
-	x.learning.memory.RecallIn(order, r.class, &x.mem.paths, &r.Prompt)
-	if !r.agrees(keys.locals) { // such as a URL that shows another image now
+	in.learning.memory.RecallIn(order, r.class, paths, &r.Prompt)
+	if !r.agrees(l.locals) { // such as a URL that shows another image now
 		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
 	}
 	if facts.Truncated && r.Tokens == 0 { // one that goes on begins elsewhere
 		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
 	}
-	p, path, known := x.reading(group).prompt, r.path, 0
+	p, path, known := l.read.prompt, r.path, 0
 	if r.Learned > 0 {
-		known = r.Learned*keys.form.Size + keys.form.Size/2
+		known = r.Learned*l.form.Size + l.form.Size/2
 	}
 	if cut := len(p.Media) - 1; cut >= 0 && cut < len(path.Media) && p.Media[cut].Length == 0 && len(p.IDs) > known {
 		known, r.Steps = len(p.IDs), path.Media[cut].Step
 	}
-	r.size = x.learning.sizes.Of(r.class)
+	r.size = in.learning.sizes.Of(r.class)
 	r.scale = float64(known) / max(1, r.size.Tokens(path.Steps[:r.Steps]))
 	r.tokens = r.Tokens
 	if r.tokens == 0 {
-		r.tokens = max(len(r.Blocks)*keys.form.Size+1, int(r.tokensOf(path.Steps, 0, len(path.Steps))), len(p.IDs))
+		r.tokens = max(len(r.Blocks)*l.form.Size+1, int(r.tokensOf(path.Steps, 0, len(path.Steps))), len(p.IDs))
 	}
-	if len(r.Blocks) > len(keys.locals) {
+	if len(r.Blocks) > len(l.locals) {
 		r.used = true
-		keys.locals = append(keys.locals[:0], r.Blocks...)
+		l.locals = append(l.locals[:0], r.Blocks...)
 	}
 }
 
@@ -199,24 +159,6 @@ func learnedClass(model, class string, form block.Form) uint32 {
 		_, _ = io.WriteString(h, text+"\x00")
 	}
 	return h.Sum32() | 1
-}
-
-// onItsWay returns how many steps of the request's path the last candidates were sent recently in other requests; nil: nothing more
-// than what is remembered of it.
-func (x *planner) onItsWay(group int) *speculative.Reaches {
-	s, r := x.mem, &x.mem.blocks[group].recalled
-	if r.class == 0 || r.Steps >= len(r.path.Steps) {
-		return nil
-	}
-	s.sent.Reset()
-	for _, slot := range x.slots {
-		if x.groupOf(slot) == group {
-			s.sent.Add(uint32(slot.ID), 0)
-		}
-	}
-	s.pathChain = appendChain(s.pathChain[:0], r.path)
-	x.learning.sent.Extend(s.pathChain, &s.sent, x.now)
-	return &s.sent
 }
 
 // tokensOf returns about how many tokens some steps of the request's path are.
@@ -239,16 +181,16 @@ func (r *recalled) blocksOf(steps, size int) int {
 }
 
 // recallImages adds the images that no rule reads, which are known by their part of the body, and estimates their places.
-func (x *planner) recallImages(keys *blocks) {
-	r, path, end, next := &keys.recalled, keys.recalled.path, 0.0, 0
+func (l *lookup) recallImages() {
+	r, path, end, next := &l.recalled, l.recalled.path, 0.0, 0
 	for i, md := range path.Media[:min(len(path.Media), maxMedia)] {
-		if i == len(keys.images) {
-			keys.images = append(keys.images, placedMedium{})
+		if i == len(l.images) {
+			l.images = append(l.images, placedMedium{})
 		}
 		begin := end + r.tokensOf(path.Steps, next, md.Step)
 		next = md.Step + 1
 		end = begin + r.tokensOf(path.Steps, md.Step, next)
-		one := &keys.images[i]
+		one := &l.images[i]
 		if one.Key|one.Alias == 0 {
 			one.Key = md.ID
 		}
@@ -291,14 +233,13 @@ func (l *learning) withdraw(made *speculative.Promise, path []uint64) {
 	}
 }
 
-// watchingOf returns what is to be watched of a request at a slot of a group; nil: nothing. A commit calls it, once a group: it counts.
-func (x *planner) watchingOf(group int) *learned.Request {
-	keys := &x.mem.blocks[group]
-	if keys.recalled.teach == 0 || keys.recalled.class == 0 && !keys.standing.CountUnproven() {
+// watching returns what is to be watched of the request at a slot; nil: nothing.
+func (l *lookup) watching() *learned.Request {
+	if l.recalled.teach == 0 || l.recalled.class == 0 && !l.standing.CountUnproven() {
 		return nil
 	}
-	path := keys.recalled.path
-	return &learned.Request{Class: keys.recalled.teach, Size: keys.form.Size, Seen: &fleet.Seen{Blocks: x.tokens(group) / keys.form.Size},
+	path := l.recalled.path
+	return &learned.Request{Class: l.recalled.teach, Size: l.form.Size, Seen: &fleet.Seen{Blocks: l.tokens() / l.form.Size},
 		Path: learned.Path{Steps: slices.Clone(path.Steps), Media: slices.Clone(path.Media), Order: path.Order, Turn: path.Turn}}
 }
 
