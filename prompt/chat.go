@@ -246,7 +246,7 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 		call.ContinueFinal = "content"
 	}
 	text, err := t.Apply(make([]byte, 0, size), &call)
-	if err != nil && m.opt.Dialect.BareTools && !s.tools.IsNone() {
+	if fails, _ := failed(renderError(err)); fails && m.opt.Dialect.BareTools && !s.tools.IsNone() {
 		call.Tools = bareFunctions(s.tools)
 		text, err = t.Apply(text[:0], &call)
 	}
@@ -297,6 +297,8 @@ func renderError(err error) error {
 	var raised *template.RaisedError
 	var failed *template.Error
 	switch {
+	case err == nil:
+		return nil
 	case errors.As(err, &raised):
 		return Refuse("the chat template refuses the conversation")
 	case errors.As(err, &failed) && failed.Unsupported:

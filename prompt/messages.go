@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"errors"
 	"strings"
 	"sync"
 
@@ -26,7 +27,6 @@ func (m *Model) messages(req *body.Request, d *Draft) error {
 	if err != nil {
 		return err
 	}
-	merge := m.merges[0]() || m.merges[1]()
 	var turns []Turn
 	for i := range req.Messages {
 		msg := &req.Messages[i]
@@ -38,14 +38,17 @@ func (m *Model) messages(req *body.Request, d *Draft) error {
 			continue
 		}
 		text, err := r.inlineSystem(msg)
-		switch {
-		case err != nil:
+		if err == nil && text != "" {
+			var merge bool
+			merge, err = m.merges()
+			if merge {
+				system += text
+			} else {
+				turns = append(turns, TextTurn("system", text))
+			}
+		}
+		if err != nil {
 			return err
-		case text == "":
-		case merge:
-			system += text
-		default:
-			turns = append(turns, TextTurn("system", text))
 		}
 	}
 	if system != "" {
@@ -296,7 +299,11 @@ func (m *Model) settingsMessages(req *body.Request) (s settings, err error) {
 		s.effort = template.String(effort.String())
 	}
 	if m.opt.Dialect.DisablesThinking && body.Last(req.Fields["thinking"], "type").String() == "disabled" {
-		s.effort = template.String(m.disabled())
+		effort, err := m.disabled()
+		if err != nil {
+			return s, err
+		}
+		s.effort = template.String(effort)
 	}
 	s.tools, err = m.toolsMessages(req)
 	if err != nil {
@@ -333,16 +340,21 @@ func (m *Model) toolsMessages(req *body.Request) (template.Value, error) {
 
 // messagesRules computes what vLLM finds out about a template before it serves /v1/messages.
 func (m *Model) messagesRules() {
-	for i, t := range []*chatTemplate{m.plain, m.tools} {
-		m.merges[i] = sync.OnceValue(func() bool { return t == nil || t.wantsSystemFirst() })
-	}
-	m.disabled = sync.OnceValue(m.disabledEffort)
+	m.merges = sync.OnceValues(func() (bool, error) {
+		plain, err := m.plain.wantsSystemFirst()
+		if plain || err != nil {
+			return plain, err
+		}
+		return m.tools.wantsSystemFirst()
+	})
+	m.disabled = sync.OnceValues(m.disabledEffort)
 }
 
-// wantsSystemFirst reports whether a template fails on a second system message; if so, all are merged in front.
-func (t *chatTemplate) wantsSystemFirst() bool {
-	if t.Mentions("endgeneration") { // a tag that vLLM's trial rendering does not know
-		return true
+// wantsSystemFirst reports whether a template fails on a second system message; if so, all are merged in front. The error is that of a
+// template that does not run here.
+func (t *chatTemplate) wantsSystemFirst() (bool, error) {
+	if t == nil || t.Mentions("endgeneration") { // a tag that vLLM's trial rendering does not know
+		return true, nil
 	}
 	var list []template.Value
 	for _, role := range []string{"system", "user", "system", "user"} {
@@ -352,35 +364,45 @@ func (t *chatTemplate) wantsSystemFirst() bool {
 	vars.Set("messages", template.NewList(list...))
 	vars.Set("add_generation_prompt", template.Bool(false))
 	_, err := t.Render(nil, vars)
-	return err != nil
+	return failed(renderError(err))
 }
 
 // disabledEffort returns the reasoning_effort that stands for disabled thinking: low if the template refuses none, or treats it as
-// another one.
-func (m *Model) disabledEffort() string {
+// another one. The error is as wantsSystemFirst's.
+func (m *Model) disabledEffort() (string, error) {
 	if set := m.opt.DisabledEffort; set == "none" || set == "low" {
-		return set
+		return set, nil
 	}
-	probe := func(effort string) (string, bool) {
-		r, err := m.readerFor(nil, settings{tools: template.None})
-		if err != nil {
-			return "", false
-		}
+	probe := func(effort string) (string, bool, error) {
 		var d Draft
 		s := settings{tools: template.None, documents: template.None, effort: template.String(effort), generate: true}
-		if err := r.render([]Turn{TextTurn("user", "Hi")}, s, &d); err != nil {
-			return "", false
+		r, err := m.readerFor(nil, s)
+		if err == nil {
+			err = r.render([]Turn{TextTurn("user", "Hi")}, s, &d)
 		}
-		return d.Prompts[0].Text, true
+		if err != nil {
+			_, err = failed(err)
+			return "", false, err
+		}
+		return d.Prompts[0].Text, true, nil
 	}
-	none, ok := probe("none")
+	none, ok, err := probe("none")
 	if !ok {
-		return "low"
+		return "low", err
 	}
 	for _, effort := range []string{"low", "medium", "high", "xhigh", "max"} {
-		if text, ok := probe(effort); ok && text == none {
-			return "low"
+		text, ok, err := probe(effort)
+		if ok && text == none || err != nil {
+			return "low", err
 		}
 	}
-	return "none"
+	return "none", nil
+}
+
+// failed reports whether an engine that renders the same fails too. An error that says nothing of the engine is returned.
+func failed(err error) (bool, error) {
+	if _, refused := errors.AsType[*Refused](err); refused || err == nil {
+		return refused, nil
+	}
+	return false, err
 }

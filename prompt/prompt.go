@@ -118,9 +118,9 @@ type Model struct {
 	archs        []string      // of config.json
 	facts        vision.Facts
 	cache        *tokenizer.Cache
-	disabled     func() string  // the effort that /v1/messages sets if thinking is disabled
-	efforts      *template.Dict // --reasoning-effort-map; nil: none
-	merges       [2]func() bool
+	disabled     func() (string, error) // the effort that /v1/messages sets if thinking is disabled
+	merges       func() (bool, error)   // /v1/messages puts all system texts in front
+	efforts      *template.Dict         // --reasoning-effort-map; nil: none
 }
 
 type chatTemplate struct {

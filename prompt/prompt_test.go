@@ -81,6 +81,44 @@ func TestAbsentFeature(t *testing.T) {
 	}
 }
 
+// TestAbsentFeatureInTrial: what this package's Jinja lacks is no refusal where an engine finds out about a template by rendering it, or
+// tries again what a template refuses. Only the requests for which that decides are not predicted.
+func TestAbsentFeatureInTrial(t *testing.T) {
+	sglangs := Options{Dialect: of("sglang")}
+	for _, c := range []struct {
+		name, template, endpoint string
+		opt                      Options
+		decides, other           string // requests
+	}{
+		{"system messages", "{% if messages[2:] and messages[2].role == 'system' %}{{ 1 | pprint }}{% endif %}a", MessagesEndpoint,
+			Options{},
+			`{"max_tokens":1,"messages":[{"role":"user","content":"a"},{"role":"system","content":"b"}]}`,
+			`{"max_tokens":1,"system":"b","messages":[{"role":"user","content":"a"}]}`},
+		{"no thinking", "{% if reasoning_effort == 'none' %}{{ 1 | pprint }}{% endif %}a", MessagesEndpoint, Options{},
+			`{"max_tokens":1,"thinking":{"type":"disabled"},"messages":[{"role":"user","content":"a"}]}`,
+			`{"max_tokens":1,"messages":[{"role":"user","content":"a"}]}`},
+		{"thinking as an effort", "{% if reasoning_effort == 'max' %}{{ 1 | pprint }}{% endif %}{{ reasoning_effort }}", MessagesEndpoint,
+			Options{},
+			`{"max_tokens":1,"thinking":{"type":"disabled"},"messages":[{"role":"user","content":"a"}]}`,
+			`{"max_tokens":1,"messages":[{"role":"user","content":"a"}]}`},
+		{"bare tools", "{% if tools and tools[0].function %}{{ 1 | pprint }}{% endif %}a", ChatEndpoint, sglangs,
+			`{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}]}`,
+			`{"messages":[{"role":"user","content":"a"}]}`},
+	} {
+		c.opt.TemplateFile = filepath.Join(t.TempDir(), "t.jinja")
+		if err := os.WriteFile(c.opt.TemplateFile, []byte(c.template), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m := load(t, shipped, c.opt)
+		if _, err := m.Read(t.Context(), c.endpoint, request(t, c.decides)); err != ErrFeature {
+			t.Errorf("%s: got %v, want %v", c.name, err, ErrFeature)
+		}
+		if _, err := m.Read(t.Context(), c.endpoint, request(t, c.other)); err != nil {
+			t.Errorf("%s: got %v for a request on which it does not depend, want none", c.name, err)
+		}
+	}
+}
+
 // TestAPIs: requests of other APIs give the same prompt as the equivalent chat request, including images.
 func TestAPIs(t *testing.T) {
 	m := load(t, shipped, Options{AutoToolChoice: true})

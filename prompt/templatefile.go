@@ -1,7 +1,6 @@
 package prompt
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/sightline-router/sightline/internal/secure"
@@ -17,8 +16,8 @@ type KeyError struct {
 func (e *KeyError) Error() string { return e.Key + ": " + e.Err.Error() }
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// loadTemplates selects the templates that the server will use, and compiles them. One of a file that does not load, or a given text
-// that only this package cannot compile, leaves the chats unread: opaque and fault say so.
+// loadTemplates selects the templates that the server will use, and compiles them. One of a file that does not load leaves the chats
+// unread: opaque and fault say so.
 func (m *Model) loadTemplates(own templates, dir string) (err error) {
 	own, err = m.templatesOf(own, dir)
 	if err == nil {
@@ -30,11 +29,10 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 			m.tools, err = m.compile(own.tools, template.Limits{})
 		}
 	}
-	var syntax *template.SyntaxError
 	given := m.opt.TemplateFile
 	written := given != "" && m.opt.Dialect.TemplateFile(given, "") == "" // in the configuration, not in a file
 	switch {
-	case err != nil && written && !(errors.As(err, &syntax) && syntax.Unsupported):
+	case err != nil && written:
 		return &KeyError{"chat_template", err}
 	case err != nil && m.opaque != nil:
 		m.plain, m.tools = nil, nil // not rendered anyway

@@ -31,7 +31,7 @@ func attribute(s *state, v Value, name string) (Value, bool) {
 		return undefinedMessage("access to attribute " + quotePython(name) + " of '" + v.typeName() + "' object is unsafe."), true
 	case m != nil:
 		return object(&bound{m, v}), true
-	case v.IsString() && slices.Contains(strings.Fields(absentMethods), name):
+	case slices.Contains(strings.Fields(absentAttributes[v.kind]), name):
 		unsupported("%s.%s", v.typeName(), name)
 	}
 	return Value{}, false

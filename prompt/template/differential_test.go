@@ -80,9 +80,8 @@ func hasAddress(text string) bool { return strings.Contains(strings.ToLower(text
 
 // isUnsupported reports whether a template uses a feature that this package reports as unsupported.
 func isUnsupported(err error) bool {
-	syntax, ok := errors.AsType[*SyntaxError](err)
-	run, ran := errors.AsType[*Error](err)
-	return ok && syntax.Unsupported || ran && run.Unsupported
+	run, ok := errors.AsType[*Error](err)
+	return ok && run.Unsupported && !run.internal
 }
 
 // compare renders src here and compares the result with the reference's. A feature that is unsupported here must be an error that

@@ -17,9 +17,8 @@ var ErrStopped = errors.New("template: stopped")
 
 // SyntaxError says why a source does not compile.
 type SyntaxError struct {
-	Line        int // 1-based line of the source
-	Msg         string
-	Unsupported bool // Jinja2 supports it, this package does not
+	Line int // 1-based line of the source
+	Msg  string
 }
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("template: line %d: %s", e.Line, e.Msg) }
@@ -46,11 +45,6 @@ func (e *Error) Error() string { return fmt.Sprintf("template: line %d: %s", e.L
 
 func syntaxErrorf(line int, format string, args ...any) *SyntaxError {
 	return &SyntaxError{Line: line, Msg: fmt.Sprintf(format, args...)}
-}
-
-// unsupportedSyntax refuses a source that Jinja2 accepts and this package does not: such a template is not rendered at all.
-func unsupportedSyntax(line int, format string, args ...any) *SyntaxError {
-	return &SyntaxError{Line: line, Msg: fmt.Sprintf(format, args...) + notSupported, Unsupported: true}
 }
 
 const notSupported = " is not supported in chat templates"

@@ -2,6 +2,8 @@ package template
 
 import (
 	"cmp"
+	"fmt"
+	"math/big"
 	"regexp"
 	"strconv"
 	"strings"
@@ -34,7 +36,8 @@ type token struct {
 	kind tokenKind
 	line int
 	text string
-	num  Value // integers and floats
+	num  Value  // integers and floats
+	lack string // what of a string or an integer this package does not read; "": nothing
 }
 
 // kindNames are the names of tokens in error messages.
@@ -191,7 +194,9 @@ func (l *lexer) tag(end *regexp.Regexp, endKind tokenKind) {
 			if m == nil {
 				l.fail("unexpected char %q at %d", string(c), l.pos)
 			}
-			l.emit(tokString, l.unescape(m[1]+m[2]))
+			l.emit(tokString, "")
+			str := &l.toks[len(l.toks)-1]
+			str.text, str.lack = unescape(m[1] + m[2])
 			l.consume(len(m[0]))
 		case word > 0:
 			l.emit(tokName, l.rest()[:word])
@@ -242,21 +247,30 @@ func (l *lexer) number() {
 	} else {
 		tok.kind, tok.text = tokInteger, integerPattern.FindString(l.rest())
 		n, err := strconv.ParseInt(tok.text, 0, 64)
-		if err != nil {
-			panic(unsupportedSyntax(l.line, "an integer of more than 64 bits"))
-		}
 		tok.num = Int(n)
+		if err != nil {
+			tok.num, tok.lack = longInteger(tok.text)
+		}
 	}
 	l.toks = append(l.toks, tok)
 	l.consume(len(tok.text))
 }
 
-// escape is one of Python's escapes in a string.
-var escape = regexp.MustCompile(`(?s)\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)`)
+// longInteger returns an integer beyond 64 bits, or what of it is not read: Python itself prints no more digits.
+func longInteger(text string) (v Value, lack string) {
+	n, _ := new(big.Int).SetString(text, 0)
+	if n.BitLen() > maxIntDigits*3 {
+		return v, "an integer of so many digits"
+	}
+	return Value{kind: KindBig, str: n.String()}, ""
+}
 
-// unescape applies Python's unicode-escape rules. Unknown escapes keep their backslash; octal ones and \N are refused.
-func (l *lexer) unescape(s string) string {
-	return escape.ReplaceAllStringFunc(s, func(e string) string {
+// escape is one of Python's escapes in a string.
+var escape = regexp.MustCompile(`(?s)\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|[0-7]{1,3}|.)`)
+
+// unescape applies Python's unicode-escape rules, by which unknown escapes keep their backslash. lack names one that is not read.
+func unescape(s string) (text, lack string) {
+	text = escape.ReplaceAllStringFunc(s, func(e string) string {
 		switch c := e[1]; c {
 		case '\n':
 			return ""
@@ -265,17 +279,29 @@ func (l *lexer) unescape(s string) string {
 		case 'a', 'b', 'f', 'n', 'r', 't', 'v':
 			at := strings.IndexByte("abfnrtv", c)
 			return "\a\b\f\n\r\t\v"[at : at+1]
-		case 'x', 'u', 'U':
-			n, err := strconv.ParseUint(e[2:], 16, 32)
-			if err != nil || !utf8.ValidRune(rune(n)) {
-				l.fail("the escape %s is no character that a prompt can have", e)
+		case 'x', 'u', 'U', '0', '1', '2', '3', '4', '5', '6', '7':
+			digits, base := e[2:], 16
+			if c <= '7' {
+				digits, base = e[1:], 8
 			}
-			return string(rune(n))
+			n, err := strconv.ParseUint(digits, base, 32)
+			if err == nil && utf8.ValidRune(rune(n)) {
+				return string(rune(n))
+			}
+			lack = "the escape " + e
+		case 'N':
+			lack = "the escape " + e
 		default:
-			if c >= '0' && c <= '7' || c == 'N' || c >= utf8.RuneSelf {
-				panic(unsupportedSyntax(l.line, "the escape %s", e))
+			switch r, _ := utf8.DecodeRuneInString(e[1:]); { // Jinja2 escapes the character first
+			case r >= 1<<16:
+				return fmt.Sprintf(`\U%08x`, r)
+			case r >= 1<<8:
+				return fmt.Sprintf(`\u%04x`, r)
+			case r >= utf8.RuneSelf:
+				return fmt.Sprintf(`\x%02x`, r)
 			}
 		}
 		return e
 	})
+	return text, lack
 }

@@ -13,8 +13,17 @@ import (
 // The methods of str, dict and list, as in CPython 3.11, as far as chat templates use them. The methods of str, applied to Markup,
 // return Markup and escape the text that they insert, as markupsafe does.
 
-// absentMethods are str's methods that this package does not support.
-const absentMethods = "encode expandtabs format_map isidentifier maketrans translate"
+// absentAttributes are those of Python's own types, by Kind, that this package does not support.
+var absentAttributes = [KindObject + 1]string{
+	KindBool: ofInt, KindInt: ofInt, KindBig: ofInt, KindFloat: "as_integer_ratio conjugate fromhex hex imag is_integer real",
+	KindString: ofStr, KindMarkup: ofStr + " escape striptags unescape", KindRange: "start step stop", KindView: "isdisjoint mapping",
+	KindObject: "close gi_code gi_frame gi_running gi_suspended gi_yieldfrom send throw", // of generators
+}
+
+const (
+	ofInt = "as_integer_ratio bit_count bit_length conjugate denominator from_bytes imag is_integer numerator real to_bytes"
+	ofStr = "encode expandtabs format_map isidentifier maketrans translate"
+)
 
 // findMethod returns the method of a value, or nil.
 func findMethod(v Value, name string) *builtin {

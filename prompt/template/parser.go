@@ -192,8 +192,14 @@ func (p *parser) statement() node {
 		p.skipTag()
 		return absent(line, "{% "+t.text+" %}")
 	case "block", "autoescape", "filter", "with":
+		name := p.cur().text
 		p.skipTag()
-		return absent(line, "{% "+t.text+" %}", p.block("end"+t.text)...)
+		n := absent(line, "{% "+t.text+" %}", p.statements("end"+t.text)...)
+		p.next()
+		if t.text == "block" && p.isName(name) {
+			p.next()
+		}
+		return n
 	}
 	return p.fail("Encountered unknown tag '%s'.", t.text)
 }

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"slices"
 )
 
@@ -146,14 +147,15 @@ func (p *parser) primary() node {
 		}
 		return &nameNode{line, t.text, false}
 	case tokString:
-		text := p.next().text
+		p.next()
 		for p.cur().kind == tokString {
-			text += p.next().text
+			next := p.next()
+			t.text, t.lack = t.text+next.text, cmp.Or(t.lack, next.lack)
 		}
-		return &constNode{line, String(text)}
+		return p.constant(t, String(t.text))
 	case tokInteger, tokFloat:
 		p.next()
-		return &constNode{line, t.num}
+		return p.constant(t, t.num)
 	case tokOperator:
 		p.enter()
 		defer p.leave()
@@ -177,6 +179,14 @@ func (p *parser) primary() node {
 		}
 	}
 	return p.fail("unexpected '%s'", t.describe())
+}
+
+// constant returns the node of a literal.
+func (p *parser) constant(t token, v Value) node {
+	if t.lack != "" {
+		return absent(pos(t.line), t.lack)
+	}
+	return &constNode{pos(t.line), v}
 }
 
 // chain bounds the length of a chain of operators or filters, because each link nests the tree one level deeper.
@@ -213,21 +223,26 @@ func (p *parser) postfix(n node) node {
 }
 
 func (p *parser) subscript() node {
+	n := p.index()
+	for links := 0; p.skipOp(","); p.chain(&links) {
+		n = absent(pos(p.cur().line), "a tuple as an index", n, p.index())
+	}
+	return n
+}
+
+func (p *parser) index() node {
 	s := &sliceNode{pos: p.line()}
 	if !p.skipOp(":") {
 		n := p.expr(true)
-		for links := 0; p.skipOp(","); p.chain(&links) {
-			n = absent(s.pos, "a tuple as an index", n, p.expr(true))
-		}
 		if !p.skipOp(":") {
 			return n
 		}
 		s.start = n
 	}
-	if !p.isOp(":") && !p.isOp("]") {
+	if !p.isOp(":") && !p.isOp("]") && !p.isOp(",") {
 		s.stop = p.expr(true)
 	}
-	if p.skipOp(":") && !p.isOp("]") {
+	if p.skipOp(":") && !p.isOp("]") && !p.isOp(",") {
 		s.step = p.expr(true)
 	}
 	return s

@@ -120,7 +120,7 @@ func recovered(r any, line int) error {
 		e.Line = line
 		return e
 	case runtime.Error:
-		return &Error{Line: line, Msg: "internal error: " + e.Error(), internal: true}
+		return &Error{Line: line, Msg: "internal error: " + e.Error(), Unsupported: true, internal: true}
 	case error:
 		if errors.Is(e, ErrLimit) || e == ErrStopped {
 			return fmt.Errorf("template: line %d: %w", line, e)

@@ -57,7 +57,8 @@ func TestRules(t *testing.T) {
 		{"what there is not fails only where it runs", `{% if false %}{{ 1|from_json }}{{ 1 is nosuch }}{{ 2 ** 3 }}{{ x.encode() }}` +
 			`{{ [1]|map('nosuch')|list }}{{ [1]|select('nosuch')|list }}{% include 'x' %}{% with a = 1 %}b{% endwith %}` +
 			`{% for i in [] recursive %}{% endfor %}{% set y | frob %}z{% endset %}{{ 1 < 2 < 3 }}{{ x[1, 2] }}{{ cycler(1) }}` +
-			`{{ 'a'|a.b }}{% block c %}d{% endblock %}{% filter upper %}e{% endfilter %}{% import 'm' as n %}{% endif %}ok`, "ok"},
+			`{{ 'a'|a.b }}{% block c %}d{% endblock c %}{{ x[1:2, 3] }}` +
+			`{{ '\N{BULLET}\ud800' }}{% filter upper %}e{% endfilter %}{% import 'm' as n %}{% endif %}ok`, "ok"},
 		{"places are counted in characters", `{{ 'éaéa'.rfind('a') }}{{ 'éaéa'.find('a', 2) }}{{ 'éaéa'.rfind('a', 0, -1) }}{{ 'a'.rfind('b') }}` +
 			`{{ 'éaéa'.rindex('é') }}{{ 'aaa'.count('a', 1) }}{{ 'abc'.startswith('b', 1) }}{{ ''.find('', 1) }}`, "331-122True-1"},
 		{"what varargs and kwargs hold", `{% macro m(a) %}{{ a }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, x=3) }}{{ m() }}`,
@@ -67,6 +68,9 @@ func TestRules(t *testing.T) {
 			`('a', '=', 'b=c')('a=b', '=', 'c')('', '', 'ab')['a\n', '\n', 'b\r\n'][' a b', 'c']['a', 'b']`},
 		{"padding", `{{ 'ab'.center(5, '*') }}{{ 'abc'.center(6, '*') }}{{ '-5'.zfill(4) }}{{ 'é'.ljust(2, '.') }}{{ 'é'.rjust(2, '.') }}`,
 			"**ab**abc**-005é..é"},
+		{"escapes by number, and what is none", `{{ '\101\0x\q\é\€\😀' }}`, "A\x00x\\q\\xe9\\u20ac\\U0001f600"},
+		{"long integers are printed", `{{ 99999999999999999999 }} {{ 0xffffffffffffffffffff }}{{ ' t' if 1_000_000_000_000_000_000_000 }}`,
+			"99999999999999999999 1208925819614629174706175 t"},
 		{"zero has a sign in a quotient", `{{ 0 / -1 }}`, "-0.0"},
 		{"arguments come out of lists and dicts",
 			`{% macro m(a, b='-') %}{{ a }}{{ b }};{% endmacro %}{{ m(*[1, 2]) }}{{ m(1, *[2]) }}{{ m(*'xy') }}{{ m(*{'k': 1}) }}` +
@@ -125,6 +129,10 @@ func TestErrors(t *testing.T) {
 		{"{% if x %}{% elif cycler(1) %}{% endif %}", "template: line 1: cycler() is not supported in chat templates"},
 		{"{{ 2.5 // 1 }}", "template: line 1: // of a float is not supported in chat templates"},
 		{"{% for x in y recursive %}{% endfor %}", "template: line 1: a recursive loop is not supported in chat templates"},
+		{`{{ 'a' '\N{BULLET}' }}`, `template: line 1: the escape \N{BULLET} is not supported in chat templates`},
+		{"{{ (1).real }}", "template: line 1: int.real is not supported in chat templates"},
+		{"{{ [1.5][0].is_integer }}", "template: line 1: float.is_integer is not supported in chat templates"},
+		{"{{ range(3).stop }}", "template: line 1: range.stop is not supported in chat templates"},
 		{"{% break %}", "template: line 1: break and continue need a loop around them"},
 	} {
 		tmpl, err := Compile(c.src, Options{})
