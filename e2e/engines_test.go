@@ -33,12 +33,13 @@ func TestOtherEngines(t *testing.T) {
 		engine sim.Engine
 		block  int
 		ranks  int
+		reason string // TensorRT-LLM could not be run: its rules were read, not compared
 	}{
-		{sim.SGLang, 1, 0},
-		{sim.SGLang, 16, 2},
-		{sim.TRTLLM, 32, 0},
-		{sim.TRTLLMZMQ, 32, 0},
-		{sim.Standalone, 32, 0},
+		{sim.SGLang, 1, 0, "exact"},
+		{sim.SGLang, 16, 2, "exact"},
+		{sim.TRTLLM, 32, 0, "predicted"},
+		{sim.TRTLLMZMQ, 32, 0, "predicted"},
+		{sim.Standalone, 32, 0, "predicted"},
 	} {
 		t.Run(fmt.Sprint(c.engine, " ", c.block), func(t *testing.T) {
 			l := startEngines(t, c.engine, c.block, func(o *lab.Options) {
@@ -67,7 +68,7 @@ func TestOtherEngines(t *testing.T) {
 				d := lastDecision(t, l)
 				ranks[d.Get("addr").Str+"#"+d.Get("rank").Raw] = true
 				if predicted := int(d.Get("cached_tokens").Int()); r.worker != want || r.cached != predicted || r.cached < 250 ||
-					d.Get("reason").Str != "exact" {
+					d.Get("reason").Str != c.reason {
 					t.Errorf("image %d: worker %d (held by %d), %d cached, decision %s", i, r.worker, want, r.cached, d.Raw)
 				}
 				settled(t, l)

@@ -17,6 +17,7 @@ import (
 func TestImageHostThatDeceives(t *testing.T) {
 	t.Parallel()
 	for engine, block := range map[sim.Engine]int{sim.VLLM: 16, sim.TRTLLM: 32} {
+		reason := map[sim.Engine]string{sim.VLLM: "exact", sim.TRTLLM: "predicted"}[engine]
 		t.Run(string(engine), func(t *testing.T) {
 			log := &lockedBuffer{}
 			change := func(o *lab.Options) {
@@ -88,7 +89,7 @@ func TestImageHostThatDeceives(t *testing.T) {
 			}
 			r := ask(text, "And what is it now?", mine)
 			d := lastDecision(t, l)
-			if n := int(d.Get("cached_tokens").Int()); d.Get("reason").Str != "exact" || n != r.cached ||
+			if n := int(d.Get("cached_tokens").Int()); d.Get("reason").Str != reason || n != r.cached ||
 				n < int(known.Get("cached_tokens").Int())-block {
 				t.Errorf("%d tokens cached, predicted %s; before the attack %s", r.cached, d.Raw, known.Raw)
 			}

@@ -22,6 +22,7 @@ import (
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/sim"
 	"github.com/sightline-router/sightline/media"
+	"github.com/sightline-router/sightline/prompt"
 )
 
 // What reaches the workers of a request's media: bodies as workers see them, through a real Envoy.
@@ -284,7 +285,7 @@ func TestRelayToTensorRTLLM(t *testing.T) {
 		}
 		d := lastDecision(t, l)
 		settled(t, l)
-		return r.cached > 250 && int(d.Get("cached_tokens").Int()) == r.cached && d.Get("reason").Str == "exact"
+		return r.cached > 250 && int(d.Get("cached_tokens").Int()) == r.cached && d.Get("why").Str == prompt.Uncompared
 	})
 	if metric(t, l, "sightline_relay_total", "served") < 1 {
 		t.Error("no worker came to the relay")

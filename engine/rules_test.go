@@ -1,11 +1,15 @@
 package engine
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -53,6 +57,30 @@ func TestEnginesAreNamedOnlyHere(t *testing.T) {
 	for file, n := range found {
 		if n != values[file] {
 			t.Errorf("%s names engines %d times, want %d: ask a fact of engine/rules, or put it into the engine's folder", file, n, values[file])
+		}
+	}
+}
+
+// TestExactReleases: of SGLang exact are the releases of which a running server was recorded, of TensorRT-LLM none: it could not be run.
+func TestExactReleases(t *testing.T) {
+	readme, err := os.ReadFile("sglang/testdata/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorded := regexp.MustCompile("(?m)^\\| `server_.*SGLang ([0-9.]+)").FindAllStringSubmatch(string(readme), -1)
+	if len(recorded) == 0 {
+		t.Fatal("got no recorded server of SGLang, want one")
+	}
+	for patch := range 40 {
+		release := fmt.Sprint("0.5.", patch)
+		ran := slices.ContainsFunc(recorded, func(m []string) bool { return m[1] == release })
+		if got := RulesOf("sglang", release).Uncompared; got == ran {
+			t.Errorf("SGLang %s: got uncompared %v, want %v", release, got, !ran)
+		}
+	}
+	for _, release := range []string{"1.0.0", "1.2.0", "1.3.0", "1.4.0"} {
+		if !RulesOf("trtllm", release).Uncompared {
+			t.Errorf("TensorRT-LLM %s: got exact, want predicted", release)
 		}
 	}
 }

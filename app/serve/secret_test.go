@@ -73,7 +73,7 @@ workers: [{name: w, addr: 'WORKER', events: {%s}}]`, keyFile, c.size, c.model, c
 				}
 				r.wait("not found", func() bool { // an image of TensorRT-LLM has its name after the first request
 					_, said := r.ask("POST", "/v1/route", body)
-					return gjson.Get(said, "reason").Str == "exact" && int(gjson.Get(said, "cached_tokens").Int()) == w.Stats().Blocks*c.size
+					return gjson.Get(said, "reason").Str != "affinity" && int(gjson.Get(said, "cached_tokens").Int()) == w.Stats().Blocks*c.size
 				})
 				_, page := r.ask("GET", "/index?worker=w&rank=0")
 				for line := range strings.Lines(page) {

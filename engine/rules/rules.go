@@ -18,7 +18,8 @@ type Rules struct {
 	BlockSize int    // likewise, tokens per KV block; 0: the configuration's own default
 	VLLMKeys  bool   // its servers have the flags that are otherwise vLLM's alone, such as mm_hasher_algorithm
 
-	// Uncompared means that make contract does not compare how this release reads requests: what is read of them is predicted, never exact.
+	// Uncompared means that how this release reads requests was compared neither with its own code (make contract) nor with a running
+	// server: what is read of them is predicted, never exact.
 	Uncompared bool
 
 	// Requests.

@@ -9,6 +9,7 @@ import (
 func Rules(v rules.Version) rules.Rules {
 	return rules.Rules{
 		Release:    "1.3.0",
+		Uncompared: true, // no server of it could be run
 		Dialect:    Dialect(),
 		TakesPaths: true, TakesEmbeddingFiles: true,
 		NewKeys:            func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
