@@ -26,8 +26,8 @@ const (
 
 // answer fills in the decision about a prompt that was read.
 func (p *plan) answer() {
-	p.keepSameEdits()
-	r, c, d := &p.mem.reading, &p.mem.choice, &p.out
+	r, o, c, d := &p.mem.reading, &p.mem.overlap, &p.mem.choice, &p.out
+	p.tally.fewerRetries = keepSameEdits(o, c, p.list.slots)
 	best, l := &c.Ranked[0], p.lookup()
 	if p.policy.steers || r.editsAgree() {
 		d.Edits = r.withEdits(l.read.edits)
@@ -39,7 +39,14 @@ func (p *plan) answer() {
 		d.Begins = uint32(maphash.Comparable(p.beginSeed, [beginTokens]uint32(ids)))
 	}
 	d.Images, d.ImagesHeld = len(l.images), best.ImagesHeld
-	p.recordRegret(best, l.usable())
+	held, why := regret(o, c, &p.list)
+	d.HeldTokens = min(held, l.usable())
+	if lost := d.HeldTokens - d.CachedTokens; lost > 0 {
+		d.Regret = why
+		if best.Rate > 0 {
+			d.regretSeconds = float64(lost) / best.Rate
+		}
+	}
 	p.nameTargets()
 	if best.Pulls() {
 		d.Source = c.Holder.Addr
@@ -56,17 +63,23 @@ func (p *plan) lookup() *lookup {
 }
 
 // keepSameEdits keeps the ranked candidates that need the same body edits as the best one: Envoy changes the body once, for all
-// retries.
-func (p *plan) keepSameEdits() {
-	c, o := &p.mem.choice, &p.mem.overlap
-	if len(p.mem.reading.byEngine) == 1 {
-		return
+// retries. It reports whether others were left out.
+func keepSameEdits(o *overlap, c *choose.Choice, slots []*fleet.Slot) (fewer bool) {
+	if len(o.lookups) == 1 {
+		return false
 	}
-	edits := func(one choose.Candidate) []Edit { return o.lookups[o.of(p.list.slots[one.Slot])].read.edits }
-	best := edits(c.Ranked[0])
-	kept := slices.DeleteFunc(c.Ranked[1:], func(one choose.Candidate) bool { return !sameEdits(edits(one), best) })
-	p.tally.fewerRetries = len(kept) < len(c.Ranked)-1
-	c.Ranked = c.Ranked[:1+len(kept)]
+	edits := func(one *choose.Candidate) []Edit { return o.lookups[o.of(slots[one.Slot])].read.edits }
+	kept, best := 1, edits(&c.Ranked[0])
+	for i := 1; i < len(c.Ranked); i++ {
+		if one := c.Ranked[i]; sameEdits(edits(&one), best) {
+			copy(c.Ranked[kept+1:i+1], c.Ranked[kept:i]) // those left out remain among all candidates
+			c.Ranked[kept] = one
+			kept++
+		}
+	}
+	fewer = kept < len(c.Ranked)
+	c.Ranked = c.Ranked[:kept]
+	return fewer
 }
 
 // nameTargets names the targets, if Envoy is to follow the choice; else the worker that the request would have got, and for an Envoy

@@ -61,9 +61,9 @@ type slotEstimate struct {
 	doubtful                 bool
 }
 
-func (p *plan) estimateOf(slot *fleet.Slot, o *choose.Overlap, rate float64) slotEstimate {
-	return slotEstimate{slot: slot, lookup: p.mem.overlap.of(slot), exact: o.Exact, predicted: o.Predicted, offloaded: o.Offloaded,
-		encode: o.Encode, rate: rate, storesAtDecision: p.opt.Index.Stores(slot.ID), doubtful: o.Doubtful}
+func (o *overlap) estimateOf(slot *fleet.Slot, has *choose.Overlap, rate float64, stores uint64) slotEstimate {
+	return slotEstimate{slot: slot, lookup: o.of(slot), exact: has.Exact, predicted: has.Predicted, offloaded: has.Offloaded,
+		encode: has.Encode, rate: rate, storesAtDecision: stores, doubtful: has.Doubtful}
 }
 
 // expectedHit returns how many of a prompt's tokens the engine should find cached. It always computes the last token, so a prompt that
@@ -86,7 +86,7 @@ func (r *Router) book(p *plan) {
 		return
 	}
 	best := &c.Ranked[0]
-	a, st := p.lookup().keep(read), p.estimateOf(c.Chosen, &best.Overlap, best.Rate)
+	a, st := p.lookup().keep(read), p.mem.overlap.estimateOf(c.Chosen, &best.Overlap, best.Rate, r.opt.Index.Stores(c.Chosen.ID))
 	work := r.fillBooking(b, &st, &a)
 	work.Slot, work.Decode = c.Chosen, c.Decode
 	if c.Decode != nil {
@@ -103,7 +103,7 @@ func (r *Router) book(p *plan) {
 	r.encodeQueues.Book(p.encodings, p.now)
 	r.recordPredictions(b, &st, &a, p.now)
 	r.openBooking(p, b, work)
-	r.registerExpectation(b, &a, p.out.ID, p.session, placing{p.mostPredicted(), c.Decode == nil && c.Chosen.Worker.Role == fleet.Any})
+	r.registerExpectation(b, &a, p.out.ID, p.session, placing{mostPredicted(&p.mem.overlap, c), c.Decode == nil && c.Chosen.Worker.Role == fleet.Any})
 }
 
 // placing is what the audit wants to know of a choice, to tell over which event stream a worker's requests should come.
@@ -112,12 +112,12 @@ type placing struct {
 	alone bool // the chosen one serves the request alone
 }
 
-func (p *plan) mostPredicted() (most int) {
-	if out := p.mem.overlap.mostExcluded(); out != nil {
+func mostPredicted(o *overlap, c *choose.Choice) (most int) {
+	if out := o.mostExcluded(); out != nil {
 		most = out.Predicted
 	}
-	for i := range p.mem.choice.Candidates {
-		most = max(most, p.mem.choice.Candidates[i].Predicted)
+	for i := range c.Candidates {
+		most = max(most, c.Candidates[i].Predicted)
 	}
 	return most
 }

@@ -32,7 +32,7 @@ func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision
 		c.Ranked = c.Candidates[:min(len(c.Candidates), most)]
 	}
 	told := *p.recentEntry(r.opt.Now().Sub(p.now))
-	told.Ranked = append(told.Ranked, p.excluded(most-len(told.Ranked))...)
+	told.Ranked = append(told.Ranked, unchosen(&p.mem.overlap, &p.list, most-len(told.Ranked))...)
 	return p.out, told
 }
 
@@ -53,16 +53,16 @@ func considered(c *choose.Choice, slots []*fleet.Slot) []Considered {
 	return out
 }
 
-// excluded returns at most most workers that could not be chosen, with their overlap if the prompt was read.
-func (p *plan) excluded(most int) (out []Considered) {
-	for i, slot := range p.list.known {
-		if len(out) == most || slices.Contains(p.list.slots, slot) {
+// unchosen returns at most most workers that could not be chosen, with their overlap if the prompt was read.
+func unchosen(o *overlap, l *shortlist, most int) (out []Considered) {
+	for i, slot := range l.known {
+		if len(out) == most || slices.Contains(l.slots, slot) {
 			continue
 		}
-		one := Considered{Out: p.list.whyExcluded(slot, p.now), Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank,
-			Inflight: slot.Load(p.now).Inflight}}
-		if at := slices.IndexFunc(p.mem.overlap.excluded, func(o choose.Overlap) bool { return o.Slot == i }); at >= 0 {
-			has := &p.mem.overlap.excluded[at]
+		one := Considered{Out: l.whyExcluded(slot, l.now), Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank,
+			Inflight: slot.Load(l.now).Inflight}}
+		if at := slices.IndexFunc(o.excluded, func(o choose.Overlap) bool { return o.Slot == i }); at >= 0 {
+			has := &o.excluded[at]
 			one.Exact, one.Predicted, one.Doubtful = has.Exact, has.Predicted, has.Doubtful
 		}
 		out = append(out, one)

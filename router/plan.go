@@ -226,7 +226,7 @@ func (p *plan) awaitTurn(ctx context.Context) bool {
 	} else if !ok {
 		r.drop()
 		ok = lane.acquire(ctx, c, weight)
-		p.parseAgain()
+		r.parseAgain(p.req, p.lanes)
 	}
 	if !ok {
 		p.routeByLoad(busy)
@@ -235,11 +235,6 @@ func (p *plan) awaitTurn(ctx context.Context) bool {
 	p.lane, p.weight = lane, weight
 	makeRoom(need)
 	return true
-}
-
-func (p *plan) parseAgain() {
-	defer p.lanes.scan(p.req.Client, p.mem.reading.bytes)()
-	p.mem.reading.parseAgain(p.req)
 }
 
 // leaveLane ends the reading: the plan is carried out.

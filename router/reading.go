@@ -118,7 +118,8 @@ func (r *reading) open(in *readInput, q *Request) (unread error, refusal *Refusa
 }
 
 // parseAgain parses the body that was dropped while the request waited for its turn, and gave no error before.
-func (r *reading) parseAgain(q *Request) {
+func (r *reading) parseAgain(q *Request, lanes *lanes) {
+	defer lanes.scan(q.Client, r.bytes)()
 	_ = body.Read(q.Body, &r.body, &r.req)
 	r.session = sessionOf(r.req.Fields, q.Session)
 	r.applyHead(q)

@@ -25,19 +25,13 @@ const (
 	isElse     = "other"
 )
 
-// recordRegret records the largest overlap of any worker, at most most tokens, which is what an engine can use.
-func (p *plan) recordRegret(best *choose.Candidate, most int) {
-	held, why := mostHeld(p.mem.choice.Candidates)
-	if out := p.mem.overlap.mostExcluded(); out != nil && out.Predicted > held {
-		held, why = out.Predicted, p.list.whyExcluded(p.list.known[out.Slot], p.now)
+// regret returns the largest overlap of any slot that may get the request, and why the chosen one is another; "": it is that one.
+func regret(o *overlap, c *choose.Choice, l *shortlist) (held int, why string) {
+	held, why = mostHeld(c.Candidates)
+	if out := o.mostExcluded(); out != nil && out.Predicted > held {
+		held, why = out.Predicted, l.whyExcluded(l.known[out.Slot], l.now)
 	}
-	p.out.HeldTokens = min(held, most)
-	if lost := p.out.HeldTokens - p.out.CachedTokens; lost > 0 {
-		p.out.Regret = why
-		if best.Rate > 0 {
-			p.out.regretSeconds = float64(lost) / best.Rate
-		}
-	}
+	return held, why
 }
 
 // mostHeld returns the longest overlap of any ranked candidate, in tokens, and why the candidate with it is not first; "": it is.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/ledger"
@@ -47,21 +48,17 @@ func (u *unsteeredRequest) estimateFor(slot *fleet.Slot) *slotEstimate {
 	return nil
 }
 
-// estimates returns what the decision knew about all slots.
-func (p *plan) estimates() []slotEstimate {
-	if p.unread {
-		return nil
-	}
-	o := &p.mem.overlap
+// estimates returns what the decision knew about all slots of a selection.
+func (o *overlap) estimates(s *selection, index *indexer.Index, now time.Time) []slotEstimate {
 	list := make([]slotEstimate, 0, len(o.slots)+len(o.excluded))
-	for i := range o.slots {
-		slot := p.list.slots[o.slots[i].Slot]
-		list = append(list, p.estimateOf(slot, &o.slots[i], slot.Load(p.now).Rate))
+	add := func(all []choose.Overlap, slots []*fleet.Slot) {
+		for i := range all {
+			slot := slots[all[i].Slot]
+			list = append(list, o.estimateOf(slot, &all[i], slot.Load(now).Rate, index.Stores(slot.ID)))
+		}
 	}
-	for i := range o.excluded {
-		slot := p.list.known[o.excluded[i].Slot]
-		list = append(list, p.estimateOf(slot, &o.excluded[i], slot.Load(p.now).Rate))
-	}
+	add(o.slots, s.slots)
+	add(o.excluded, s.known)
 	return list
 }
 
@@ -69,7 +66,10 @@ func (p *plan) estimates() []slotEstimate {
 // prompts to book later.
 func (r *Router) bookUnsteered(p *plan) {
 	b := &bookingRecord{client: p.req.Client, model: p.out.Model, arm: p.out.Arm, cachedTokens: -1}
-	estimates := p.estimates()
+	var estimates []slotEstimate
+	if !p.unread {
+		estimates = p.mem.overlap.estimates(&p.list.selection, r.opt.Index, p.now)
+	}
 	chosen := slices.IndexFunc(estimates, func(s slotEstimate) bool { return s.slot == p.mem.choice.Chosen })
 	kept := &unsteeredRequest{estimates: estimates, chosen: chosen, rate: choose.FleetOf(p.mem.choice.Candidates).Rate}
 	work := ledger.Booking{Bytes: estimateBytes * len(estimates)}
