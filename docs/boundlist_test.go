@@ -242,17 +242,18 @@ var unbounded = map[string]string{
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
 	"of the configuration": `engine.Media.keys media/fetch.Config.Signing router.serving.names app/serve.modelWatch.watched
 		app/serve.servedModels.renamed app/serve.reportedModels.done workers/discover.poolFollower.ports workers/discover.Policies.priorities workers/discover.Policies.exact app/serve.runningFinder.policies
-		app/serve.sources.followers router/peers.Direct.lost`,
+		app/serve.sources.followers app/serve.sources.garbled router/peers.Direct.lost`,
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
 		indexer.Index.vacant app/serve.askingFinder.known app/serve.askingFinder.workers workers/discover.poolFollower.pods
 		indexer/source/bus.Listener.feeds router/choose.Adapters.sentTo router/choose.EncodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots workers/fleet.Worker.adapters
 		workers/fleet.state.byAddr workers/fleet.state.byModel workers/fleet.state.byStableName workers/fleet.state.encode workers/fleet.Fleet.paces app/registry.Set.members app/registry.Set.excluded workers/probe.Prober.known`,
 	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +
 		"router/audit.Standing.byWorker router/audit.Auditor.streams",
-	"one line for each rule, written at once":    "router/audit.Class.unsaid",
-	"as many as requests that are under way":     "prompt/tokenizer.Cache.pending",
-	"as many as words of ours":                   "app/admin.livePage.sent media/fetch.Stats.Failed router/report.period.arms",
-	"a pool, which a garbage collection empties": "prompt/template.Template.states router.Router.scratch",
+	"four for each worker's rank, for an hour after it has left": "app/serve.growths.of",
+	"one line for each rule, written at once":                    "router/audit.Class.unsaid",
+	"as many as requests that are under way":                     "prompt/tokenizer.Cache.pending",
+	"as many as words of ours":                                   "app/admin.livePage.sent media/fetch.Stats.Failed router/report.period.arms",
+	"a pool, which a garbage collection empties":                 "prompt/template.Template.states router.Router.scratch",
 	"the last 64": "router/audit.Auditor.recent",
 	"one, as other replicas' questions are answered one after another, and asked so": "indexer/stream.Feed.heldWaiting " +
 		"indexer/stream.Feed.othersWaiting",

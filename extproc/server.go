@@ -126,6 +126,7 @@ type Server struct {
 	metrics    *metrics
 	outcomes   *outcomeFilter
 	strays     *recent[Stray]
+	late       *recent[time.Time]
 	refusals   *recent[RefusedCall]
 	anyRefused atomic.Bool
 	sources    atomic.Uint64 // number of connections so far
@@ -193,6 +194,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		metrics:      m,
 		outcomes:     newOutcomeFilter(maxSeenOutcomes),
 		strays:       &recent[Stray]{},
+		late:         &recent[time.Time]{},
 		refusals:     &recent[RefusedCall]{},
 		bodyBytes:    fair.Shared(bodiesAtOnce*int64(opt.MaxBody), 0),
 		maxBodyBytes: bodiesAtOnce * int64(opt.MaxBody),

@@ -336,6 +336,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 		c.traced = &traced{began: arrived, took: time.Since(arrived)}
 	}
 	if c.opt.EnvoyWaits > 0 && time.Since(arrived) >= c.opt.EnvoyWaits {
+		c.late.add(time.Now())
 		c.metrics.errors.WithLabelValues(tooSlow).Inc() // Envoy has already sent the request on unchanged
 	}
 	if c.strict && len(d.Targets) == 0 && d.Refuse == nil {

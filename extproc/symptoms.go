@@ -79,6 +79,9 @@ func (s *Server) Strays() []Stray { return s.strays.all() }
 // RefusedCalls returns the last calls and connections to listen that were refused, in no order.
 func (s *Server) RefusedCalls() []RefusedCall { return s.refusals.all() }
 
+// DecidedLate returns when the last requests were decided that Envoy had sent on before, in no order.
+func (s *Server) DecidedLate() []time.Time { return s.late.all() }
+
 func (s *Server) refusedCall(from net.Addr, what, why string) {
 	s.refusals.add(RefusedCall{time.Now(), hostOf(from), what, why})
 	s.anyRefused.Store(true)

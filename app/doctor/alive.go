@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"slices"
@@ -17,32 +16,20 @@ import (
 	"github.com/sightline-router/sightline/envoy/check"
 )
 
-// life is what answers: Envoy, and Sightline where Envoy asks it. If Envoy answers and Sightline does not, requests go on undecided,
-// uncleaned and to any worker, and no client notices.
-type life struct {
-	envoy    string   // where Envoy answers; "": nowhere
-	here     bool     // that is on this machine
-	answered []string // addresses of envoy.sightlines, or listen, that answer
-	silent   []string // those that take connections and say nothing, and the admin port
-	refused  []string // those where nothing listens
-	// What Envoy knows of its connections to Sightline: how many it has, how many of them are healthy. 0: it was not asked.
-	hosts, healthy int
-}
-
 // lookAtLife asks Envoy and Sightline whether they answer. It takes as long as Options.Patience.
 func (s *collected) lookAtLife(ctx context.Context) {
-	l := &s.life
-	if at := cmp.Or(s.o.Envoy, "http://"+s.cfg.Envoy.Admin); s.envoyAsked && strings.Contains(at, "://") && s.envoyErr == nil {
-		l.envoy = at
+	l := &s.Life
+	if at := cmp.Or(s.o.Envoy, "http://"+s.Config.Envoy.Admin); s.envoyRead() && strings.Contains(at, "://") {
+		l.Envoy = at
 		if u, err := url.Parse(at); err == nil {
-			l.here = admin.IsLoopback(u.Host)
+			l.Here = admin.IsLoopback(u.Host)
 		}
 		// What Envoy says of its Sightlines counts only if it checks their health.
-		if !slices.ContainsFunc(s.envoy, func(f check.Finding) bool { return f.Name == "sightline_health" }) {
-			l.hosts, l.healthy = s.envoyNow.Endpoints("sightline", s.sightlines())
+		if !slices.ContainsFunc(s.Envoy, func(f check.Finding) bool { return f.Name == "sightline_health" }) {
+			l.Hosts, l.Healthy = s.envoyNow.Endpoints("sightline", s.sightlines())
 		}
-	} else if c, err := s.clientOf(cmp.Or(s.o.URL, "http://"+dialable(s.cfg.Envoy.Listen))); err == nil && answersAt(c.addr()) {
-		l.envoy, l.here = c.addr(), true
+	} else if c, err := s.clientOf(cmp.Or(s.o.URL, "http://"+dialable(s.Config.Envoy.Listen))); err == nil && answersAt(c.addr()) {
+		l.Envoy, l.Here = c.addr(), true
 	}
 	addrs := s.sightlines()
 	states := make([]string, len(addrs))
@@ -54,21 +41,21 @@ func (s *collected) lookAtLife(ctx context.Context) {
 	for i, at := range addrs {
 		switch states[i] {
 		case answered:
-			l.answered = append(l.answered, at)
+			l.Answered = append(l.Answered, at)
 		case silent:
-			l.silent = append(l.silent, at)
+			l.Silent = append(l.Silent, at)
 		default:
-			l.refused = append(l.refused, at)
+			l.Refused = append(l.Refused, at)
 		}
 	}
 }
 
 // sightlines returns the addresses at which Envoy asks for decisions.
 func (s *collected) sightlines() []string {
-	if len(s.cfg.Envoy.Sightlines) > 0 {
-		return s.cfg.Envoy.Sightlines
+	if len(s.Config.Envoy.Sightlines) > 0 {
+		return s.Config.Envoy.Sightlines
 	}
-	return []string{dialable(s.cfg.Listen)}
+	return []string{dialable(s.Config.Listen)}
 }
 
 // dialable replaces a wildcard by this machine's loopback address.
@@ -98,21 +85,6 @@ func greet(ctx context.Context, addr string, patience time.Duration) string {
 		return silent
 	}
 	return answered
-}
-
-// dead returns what is wrong if Envoy answers and Sightline does not, or if Sightline is frozen; "": neither is the case.
-func (l *life) dead(admin string, running bool) string {
-	switch known := l.hosts > 0; {
-	case len(l.silent) > 0:
-		return fmt.Sprintf("%s takes connections and does not answer: Sightline is frozen, or has no time; requests go on undecided",
-			strings.Join(l.silent, ", "))
-	case known && l.healthy == 0:
-		return fmt.Sprintf("Envoy at %s has no healthy Sightline: requests go anywhere, uncleaned", l.envoy)
-	case l.envoy == "" || running || len(l.answered) > 0 || known && !l.here:
-		return ""
-	}
-	return fmt.Sprintf("Envoy answers at %s, and no Sightline at %s nor at admin, %q: requests go anywhere, uncleaned",
-		l.envoy, strings.Join(l.refused, ", "), admin)
 }
 
 // isTimeout reports whether nothing came in time.

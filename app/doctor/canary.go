@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,62 +23,20 @@ import (
 	"github.com/tinylib/msgp/msgp"
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/app/inspect"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/router"
 )
 
 // The canary is a prompt of some four blocks that was never sent before, answered with one token. Each worker gets it twice while
 // its event sockets are read: the second answer must report cached tokens, and an event must report its blocks as stored. It is
 // sent through Envoy twice again, with forged headers that would steer if Envoy believed them, followed by bodies as large as the
 // limit allows.
-
-// canary is its result at one worker.
-type canary struct {
-	sent          bool
-	err           error
-	first, second inspect.Usage
-	sockets       []*socket
-}
-
-// socket is one rank's event socket.
-type socket struct {
-	rules.EventSource
-	rank     int
-	ours     bool // it is configured; otherwise the worker reported it, and perhaps only an agent beside the worker can reach it
-	replayed error
-
-	mu     sync.Mutex
-	up     bool
-	err    error // the latest, while it was not connected
-	frames []eventFrame
-	unread string // why the last message that came could not be read
-}
-
-// eventFrame is a message that reports stored blocks.
-type eventFrame struct {
-	payload   [sha256.Size]byte
-	came      time.Time
-	stamped   time.Time // by the worker; zero: no time stamp
-	blockSize int
-	begins    string // the tokens of a first block of a prompt, as text; "": there is none
-	hash      uint64 // of that block
-}
-
-// envoyCanary is the canary's result through Envoy.
-type envoyCanary struct {
-	asked         bool
-	unasked       string // why it could not be sent, or was not let in
-	err           error
-	first, second inspect.Usage
-	steered       error // a response to a request with forged headers that differs from the one without them
-	passed        int   // size of the largest body that was accepted, in bytes
-	failed        int   // size of the smallest that was not; 0: none
-	status        string
-}
 
 // text returns a prompt of at least this many tokens. Equal seeds give equal prompts.
 func text(seed uint64, tokens int) string {
@@ -95,101 +54,101 @@ func (s *collected) sendCanaries(ctx context.Context) {
 	seed := rand.Uint64() // one for all workers' first blocks, whose hashes are compared
 	var all sync.WaitGroup
 	listening, stop := context.WithCancel(ctx)
-	var sockets []*socket
-	for _, w := range s.workers {
-		if w.err == nil && len(w.facts.Served) > 0 {
-			w.canary.sent, w.canary.sockets = true, w.sources()
-			sockets = append(sockets, w.canary.sockets...)
-			for _, one := range w.canary.sockets {
-				if one.err == nil {
-					all.Go(func() { one.listen(listening, w.rules) })
-					all.Go(func() { one.askReplay(listening, s.o.Patience) })
-				}
+	e := &ears{}
+	for _, w := range s.Servers {
+		if w.Err != nil || len(w.Facts.Served) == 0 || w.FrontEnd {
+			continue
+		}
+		w.Sent, w.Sockets = true, socketsOf(w)
+		for _, one := range w.Sockets {
+			if one.Err == nil {
+				e.sockets = append(e.sockets, one)
+				all.Go(func() { e.listen(listening, one, w.Rules) })
+				all.Go(func() { e.askReplay(ctx, one, s.o.Patience) })
 			}
 		}
 	}
-	wait(ctx, s.o.Patience, func() bool { return allAre(sockets, func(o *socket) bool { return o.up || o.err != nil }) })
-	s.each(func(w *worker) {
-		if w.canary.sent {
-			w.sendCanary(ctx, seed, rules.NewClient(10*s.o.Patience, s.as), s.o.Patience)
+	wait(ctx, s.o.Patience, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return !slices.ContainsFunc(e.sockets, func(o *findings.Socket) bool { return !o.Up && o.Err == nil })
+	})
+	s.each(func(w *findings.Server) {
+		if w.Sent {
+			e.sendCanary(ctx, w, seed, rules.NewClient(10*s.o.Patience, s.as), s.o.Patience)
 		}
 	})
 	stop()
 	all.Wait()
-	if s.envoyAsked && s.envoyErr == nil {
+	var later []findings.Worker
+	if s.running && s.get(ctx, "/workers", &later) == nil {
+		for _, w := range s.Servers {
+			w.HeardThere = batches(w, later) > batches(w, s.rows)
+		}
+	}
+	s.Missing[findings.FromRequests] = "no Envoy's admin page nor configuration is given"
+	if s.envoyRead() {
 		s.sendThrough(ctx)
+		s.Missing[findings.FromRequests] = s.Through.Unasked
 	}
 }
 
-// sources returns the sockets on which the worker's events can be received.
-func (w *worker) sources() (list []*socket) {
+func (s *collected) envoyRead() bool { return s.Missing[findings.FromEnvoy] == "" }
+
+// batches returns how many of a worker's event batches the running Sightline has received.
+func batches(w *findings.Server, rows []findings.Worker) (n uint64) {
+	for _, row := range rows {
+		if row.Name == w.Name {
+			n += row.Batches
+		}
+	}
+	return n
+}
+
+// socketsOf returns the sockets on which the worker's events can be received.
+func socketsOf(w *findings.Server) (list []*findings.Socket) {
 	if e := w.Events; e.ZMQ != "" && !e.Bind {
 		for rank := range max(1, w.Ranks) {
-			one := &socket{rank: rank, ours: true}
+			one := &findings.Socket{Rank: rank, Ours: true}
 			var err error
 			one.Pub, err = zmq.Address(e.ZMQ, "", rank)
 			if err == nil && e.Replay != "" {
 				one.Replay, err = zmq.Address(e.Replay, "", rank)
 			}
-			one.Topic, one.err = e.Topic, err
+			one.Topic, one.Err = e.Topic, err
 			list = append(list, one)
 		}
 		return list
 	}
-	for rank, e := range w.facts.Events {
-		list = append(list, &socket{EventSource: e, rank: rank, ours: w.Events.Auto})
+	for rank, e := range w.Facts.Events {
+		list = append(list, &findings.Socket{EventSource: e, Rank: rank, Ours: w.Events.Auto})
 	}
 	return list
 }
 
-// largestBlock returns the most tokens that a block of the worker has, as far as it is known before its events come.
-func (w *worker) largestBlock() int { return max(w.class.BlockSize, w.facts.BlockSize) }
+// ears listen to all workers' sockets; mu guards what they hear.
+type ears struct {
+	mu      sync.Mutex
+	sockets []*findings.Socket
+}
 
-func (w *worker) sendCanary(ctx context.Context, seed uint64, client *http.Client, patience time.Duration) {
-	c := &w.canary
-	own := text(rand.Uint64(), w.largestBlock()) // two workers' messages differ even if they have the same time stamp
+func (e *ears) sendCanary(ctx context.Context, w *findings.Server, seed uint64, client *http.Client, patience time.Duration) {
+	heard := func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return w.Heard()
+	}
+	own := text(rand.Uint64(), w.LargestBlock()) // two workers' messages differ even if they have the same time stamp
 	for try := range uint64(3) {                 // messages before the subscription takes effect are lost
-		body := prompt(w.facts.Served[0].ID, text(seed+try, w.largestBlock())+own)
-		c.first, c.err = inspect.Post(ctx, client, w.Addr, "/v1/completions", body)
-		if c.err != nil {
-			return
+		body := prompt(w.Facts.Served[0].ID, text(seed+try, w.LargestBlock())+own)
+		w.First, w.CanaryErr = inspect.Post(ctx, client, w.Addr, "/v1/completions", body)
+		if w.CanaryErr == nil {
+			w.Second, w.CanaryErr = inspect.Post(ctx, client, w.Addr, "/v1/completions", body)
 		}
-		c.second, c.err = inspect.Post(ctx, client, w.Addr, "/v1/completions", body)
-		if c.err != nil {
-			return
-		}
-		if wait(ctx, patience/3, c.heard) || len(c.sockets) == 0 {
+		if w.CanaryErr != nil || wait(ctx, patience/3, heard) || len(w.Sockets) == 0 {
 			return
 		}
 	}
-}
-
-// heard reports whether an event of stored blocks was received.
-func (c *canary) heard() bool {
-	return !allAre(c.sockets, func(o *socket) bool { return len(o.frames) == 0 })
-}
-
-// unread returns why the events that came could not be read; "": none came, or some could be.
-func (c *canary) unread() (why string) {
-	if !c.heard() {
-		for _, o := range c.sockets {
-			o.mu.Lock()
-			why = cmp.Or(why, o.unread)
-			o.mu.Unlock()
-		}
-	}
-	return why
-}
-
-// allAre reports whether is holds for each socket. It calls is with the socket's lock held.
-func allAre(list []*socket, is func(*socket) bool) bool {
-	yes := true
-	for _, o := range list {
-		o.mu.Lock()
-		yes = yes && is(o)
-		o.mu.Unlock()
-	}
-	return yes
 }
 
 // wait polls until cond holds, for at most patience. It returns cond's last result.
@@ -208,45 +167,47 @@ func wait(ctx context.Context, patience time.Duration, cond func() bool) bool {
 const maxFrames = 256
 
 // listen keeps the socket's frames until ctx ends.
-func (o *socket) listen(ctx context.Context, r rules.Rules) {
+func (e *ears) listen(ctx context.Context, o *findings.Socket, r rules.Rules) {
 	if r.Decoder == nil {
 		return
 	}
+	note := func(what func()) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		what()
+	}
 	d := r.Decoder(rules.Decoding{KeepTokens: true})
-	sub := zmq.Sub{Endpoint: o.Pub, Topic: o.Topic,
-		Up:        func() { o.mu.Lock(); o.up = true; o.mu.Unlock() },
-		Down:      func(err error) { o.mu.Lock(); o.err = err; o.mu.Unlock() },
-		Malformed: func(form string) { o.mu.Lock(); o.unread = form; o.mu.Unlock() }}
+	sub := zmq.Sub{Endpoint: o.Pub, Topic: o.Topic, Up: func() { note(func() { o.Up = true }) },
+		Down:      func(err error) { note(func() { o.Err = err }) },
+		Malformed: func(form string) { note(func() { o.Unread = form }) }}
 	err := sub.Run(ctx, func(m zmq.Message) {
 		batch, err := d.Decode(m.Payload)
 		err = cmp.Or(err, batch.Unread)
 		if err != nil {
-			o.mu.Lock()
-			o.unread = err.Error()
-			o.mu.Unlock()
+			note(func() { o.Unread = err.Error() })
 			return
 		}
-		f := eventFrame{payload: sha256.Sum256(m.Payload), came: time.Now(), stamped: stamp(m.Payload)}
+		f := findings.Frame{Payload: sha256.Sum256(m.Payload), Came: time.Now(), Stamped: stamp(m.Payload)}
 		for i := range batch.Events {
 			e := &batch.Events[i]
 			if e.Kind != kvevent.Stored || len(e.EngineHashes) == 0 {
 				continue
 			}
-			f.blockSize = e.BlockSize
-			if !e.HasParent && len(e.Tokens) >= e.BlockSize && f.begins == "" && e.LoRA == "" {
-				f.begins, f.hash = fmt.Sprint(e.Tokens[:e.BlockSize]), e.EngineHashes[0]
+			f.BlockSize = e.BlockSize
+			if !e.HasParent && len(e.Tokens) >= e.BlockSize && f.Begins == "" && e.LoRA == "" {
+				f.Begins, f.Hash = fmt.Sprint(e.Tokens[:e.BlockSize]), e.EngineHashes[0]
 			}
 		}
-		o.mu.Lock()
-		if f.blockSize > 0 && len(o.frames) < maxFrames {
-			o.frames = append(o.frames, f)
+		if f.BlockSize > 0 {
+			note(func() {
+				if len(o.Frames) < maxFrames {
+					o.Frames = append(o.Frames, f)
+				}
+			})
 		}
-		o.mu.Unlock()
 	})
 	if ctx.Err() == nil {
-		o.mu.Lock()
-		o.err = err
-		o.mu.Unlock()
+		note(func() { o.Err = err })
 	}
 }
 
@@ -263,16 +224,16 @@ func stamp(payload []byte) time.Time {
 var errEnough = errors.New("enough was replayed")
 
 // askReplay requests the oldest message that the engine keeps.
-func (o *socket) askReplay(ctx context.Context, patience time.Duration) {
+func (e *ears) askReplay(ctx context.Context, o *findings.Socket, patience time.Duration) {
 	if o.Replay == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := zmq.Replay(ctx, o.Replay, 0, func(zmq.Message) error { return errEnough }); err != nil && !errors.Is(err, errEnough) {
-		o.mu.Lock()
-		o.replayed = err
-		o.mu.Unlock()
+		e.mu.Lock()
+		o.Replayed = err
+		e.mu.Unlock()
 	}
 }
 
@@ -281,38 +242,31 @@ const nowhere = "127.0.0.1:9"
 
 // sendThrough sends the canaries through Envoy.
 func (s *collected) sendThrough(ctx context.Context) {
-	t := &s.through
-	c, err := s.clientOf(cmp.Or(s.o.URL, "http://"+dialable(s.cfg.Envoy.Listen)))
-	if err != nil {
-		t.unasked = err.Error()
+	t := &s.Through
+	c, err := s.clientOf(cmp.Or(s.o.URL, "http://"+dialable(s.Config.Envoy.Listen)))
+	switch {
+	case err != nil:
+		t.Unasked = err.Error()
+	case len(s.Config.Models) == 0 || !answersAt(c.addr()):
+		t.Unasked = "nothing listens at " + c.addr() + " (envoy.listen, or --url)"
+	case len(s.Life.Silent) > 0 || !s.running && s.Life.Dead(s.Config.Admin): // each request would wait for Sightline
+		t.Unasked = "Sightline does not answer (SL0505)"
+	}
+	if t.Unasked != "" {
 		return
 	}
-	if len(s.cfg.Models) == 0 || !answersAt(c.addr()) {
-		if s.o.URL != "" {
-			t.unasked = "nothing listens at --url, " + s.o.URL
-		}
-		return
-	}
-	if len(s.life.silent) > 0 || s.running == nil && s.life.dead(s.cfg.Admin, false) != "" { // each request would wait for Sightline
-		t.unasked = "Sightline does not answer (SL0505)"
-		return
-	}
-	t.asked = true
-	m := s.cfg.Models[0]
+	t.Asked, t.Decided = true, !s.running
+	m := s.Config.Models[0]
 	body := prompt(m.Name, text(rand.Uint64(), m.BlockSize))
-	t.first, t.err = c.usage(ctx, body)
-	if t.err != nil {
-		t.unasked = c.notLetIn(ctx, t.err)
-		if t.unasked != "" {
-			t.asked, t.err = false, nil
+	if err := c.usage(ctx, body); err != nil {
+		t.Unasked = c.notLetIn(ctx, err)
+		if t.Unasked != "" {
+			t.Asked = false
+			return
 		}
-		return
-	}
-	if s.running != nil { // it predicts the second request from the first at once, but learns a moment later that the first has ended
-		wait(ctx, s.o.Patience/10, func() bool { return false })
-	}
-	t.second, t.err = c.usage(ctx, body)
-	if t.err != nil {
+		refused, ok := errors.AsType[*statusError](err)
+		t.RBAC = ok && refused.rbac && !refused.worker
+		t.Err = fmt.Errorf("the canary through Envoy at %s: %w", cmp.Or(s.o.URL, s.Config.Envoy.Listen), err)
 		return
 	}
 	forged := http.Header{}
@@ -320,24 +274,28 @@ func (s *collected) sendThrough(ctx context.Context) {
 		forged.Set(name, nowhere)
 	}
 	if _, err := c.send(ctx, body, forged); err != nil {
-		t.steered = fmt.Errorf("with x-target-worker: %s from the client the answer is %w", nowhere, err)
+		t.Steered = fmt.Errorf("with x-target-worker: %s from the client the answer is %w", nowhere, err)
 	}
 	s.tryBodies(ctx, c, m.Name)
+	var decisions []router.Recent
+	if s.running && s.get(ctx, "/decisions?n=1024", &decisions) == nil {
+		t.Decided = slices.ContainsFunc(decisions, func(d router.Recent) bool { return d.At.After(s.began) && d.PromptTokens > 0 })
+	}
 }
 
 // tryBodies finds the largest body that passes. No engine computes these requests, because max_tokens is below 1.
 func (s *collected) tryBodies(ctx context.Context, c *client, model string) {
-	t := &s.through
-	for size := int(s.cfg.BodyLimit); size >= 16<<10; size /= 4 {
+	t := &s.Through
+	for size := int(s.Config.BodyLimit); size >= 16<<10; size /= 4 {
 		head := fmt.Appendf(nil, `{"model":%q,"prompt":"x","max_tokens":-1,"user":"`, model)
 		body := append(append(head, bytes.Repeat([]byte("x"), size-len(head)-2)...), `"}`...)
 		_, err := c.send(ctx, body, nil)
 		var refused *statusError
 		if err == nil || errors.As(err, &refused) && refused.status != http.StatusRequestEntityTooLarge && refused.status < 500 {
-			t.passed = size
+			t.Passed = size
 			return
 		}
-		t.failed, t.status = size, cmp.Or(t.status, err.Error())
+		t.Failed, t.Status = size, cmp.Or(t.Status, err.Error())
 	}
 }
 
@@ -420,8 +378,8 @@ func (c *client) send(ctx context.Context, body []byte, more http.Header) ([]byt
 	return answer, err
 }
 
-// usage sends a completion and returns its answer's usage.
-func (c *client) usage(ctx context.Context, body []byte) (inspect.Usage, error) {
+// usage sends a completion, whose answer must have its usage.
+func (c *client) usage(ctx context.Context, body []byte) error {
 	var said struct {
 		Usage inspect.Usage `json:"usage"`
 	}
@@ -429,7 +387,7 @@ func (c *client) usage(ctx context.Context, body []byte) (inspect.Usage, error) 
 	if err == nil && (json.Unmarshal(answer, &said) != nil || said.Usage.Prompt < 1) {
 		err = errors.New("want an answer with its usage")
 	}
-	return said.Usage, err
+	return err
 }
 
 // notLetIn returns why a request like a client's could not be made, which says nothing about Envoy's configuration; "": it was made,

@@ -17,9 +17,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/app/admin"
@@ -31,10 +28,8 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/envoy/check"
 	"github.com/sightline-router/sightline/indexer/source/bus"
-	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/router"
-	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/workers/discover"
 	"github.com/sightline-router/sightline/workers/probe"
 )
@@ -46,166 +41,114 @@ const (
 
 // collected is the collected state.
 type collected struct {
-	o           Options
-	began       time.Time
-	cfg         config.Config
-	configErr   error
-	modelFaults error          // what of the models' files does not load
-	readings    []string       // by class of workers
-	as          *secure.Client // TLS and token settings towards workers, or nil
-	workers     []*worker
-	frontends   []*worker       // of Dynamo; they are not workers
-	deployed    []dynamo.Worker // behind the front ends, by the discovery folder
-	deployErr   error
-	probes      []probe.Result // of the running Sightline, or made here
-
-	envoy        []check.Finding
-	envoyNow     check.Bootstrap
-	missingParts []check.Piece
-	envoyErr     error
-	envoyAsked   bool // it was given, or answers
-	through      envoyCanary
-
-	life           life
-	running        *running // nil: none was found
-	notFoundReason string   // why none was found
-	answersAtAdmin bool     // but something listens at admin
-
-	natsErr error
-	nats    []*jetstream.StreamInfo
-	agents  []agent
-}
-
-// worker is a worker configured by address, or found by the running Sightline.
-type worker struct {
-	config.Worker
-	class  config.Class
-	rules  rules.Rules
-	facts  rules.Facts
-	err    error // why it did not answer
-	canary canary
-}
-
-// running is what a running Sightline reports of itself.
-type running struct {
-	notReady  string
-	rows      []findings.Worker
-	later     []findings.Worker // after the canary
-	findings  []audit.Finding
-	decisions []router.Recent
-	metrics   map[string]*dto.MetricFamily
-	problems  []findings.Finding
-}
-
-// agent is what an agent reports of itself.
-type agent struct {
-	at    string
-	err   error
-	state struct {
-		Worker string
-		Ranks  []struct {
-			Rank     int
-			NotReady string `json:"not_ready"`
-			Heard    stream.Stats
-		}
-	}
+	o     Options
+	began time.Time
+	facts findings.Facts
+	*findings.Seen
+	as       *secure.Client // TLS and token settings towards workers, or nil
+	envoyNow check.Bootstrap
+	running  bool              // a Sightline was found
+	rows     []findings.Worker // of it
+	told     []findings.Finding
 }
 
 // collect collects the state.
 func collect(ctx context.Context, o Options) *collected {
-	s := &collected{o: o, began: time.Now()}
+	seen := &findings.Seen{Patience: o.Patience}
+	s := &collected{o: o, began: time.Now(), Seen: seen, facts: findings.Facts{Now: time.Now(), Seen: seen}}
 	cfg, err := config.Load(o.Config)
 	var loaded *serve.Server
 	if err == nil {
-		s.cfg, cfg.LogLevel = cfg, "error"
+		s.Config, cfg.LogLevel = cfg, "error"
 		loaded, err = serve.Load(cfg)
 		if err != nil {
 			err = cfg.Hide(err)
 		}
 	}
-	s.configErr = err
+	if err == nil && !o.Pre {
+		s.as, err = s.Config.WorkerAccess.Open(zap.NewNop())
+	}
 	if err != nil {
+		s.ConfigErr, s.facts.Configuration = err, err.Error()
 		return s
 	}
-	s.modelFaults, s.readings = loaded.Faults(), loaded.Readings()
+	s.facts.Faults, s.Readings, s.facts.Certificates = loaded.Faults(), loaded.Readings(), s.Config.Expiring(s.began)
 	if o.Pre {
+		for at := range s.Missing {
+			s.Missing[at] = findings.OnlyFiles
+		}
 		s.lookAtEnvoy(ctx)
-		s.notFoundReason = "--pre looks at files alone"
-		return s
-	}
-	s.as, s.configErr = s.cfg.WorkerAccess.Open(zap.NewNop())
-	if s.configErr != nil {
 		return s
 	}
 	client := rules.NewClient(o.Patience, s.as)
-	s.running, s.notFoundReason = s.askSightline(ctx)
+	s.askSightline(ctx)
 	s.lookAtEnvoy(ctx)
 	s.lookAtLife(ctx)
 	s.list(ctx)
 	s.lookAtDynamo(ctx, client)
-	s.each(func(w *worker) { w.facts, w.err = inspect.Ask(ctx, client, w.Addr) })
+	s.each(func(w *findings.Server) { w.Facts, w.Err = inspect.Ask(ctx, client, w.Addr) })
 	s.lookAtTokens(ctx, loaded)
+	s.Missing[findings.FromCanary] = cmp.Or(s.Missing[findings.FromWorkers], "no canary is sent (--no-canary)")
+	s.Missing[findings.FromRequests] = "no canary is sent (--no-canary)"
 	if o.Canary {
+		s.Missing[findings.FromCanary] = s.Missing[findings.FromWorkers]
 		s.sendCanaries(ctx)
-	}
-	if s.running != nil && o.Canary {
-		_ = s.get(ctx, "/workers", &s.running.later)
-		_ = s.get(ctx, "/decisions?n=1024", &s.running.decisions)
 	}
 	s.lookAtNATS(ctx)
 	for _, at := range o.Agent {
-		s.agents = append(s.agents, s.askAgent(ctx, at))
+		s.Agents = append(s.Agents, s.askAgent(ctx, at))
 	}
 	return s
 }
 
 // askAgent asks an agent. It does not send the configuration's token in plain text, nor to a host that was only looked up in DNS.
-func (s *collected) askAgent(ctx context.Context, at string) agent {
-	a := agent{at: at}
-	if u, err := url.Parse(web(at)); err != nil || s.cfg.AdminToken != "" && u.Scheme != "https" && !admin.IsLoopback(u.Host) {
-		a.err = cmp.Or(err,
+func (s *collected) askAgent(ctx context.Context, at string) findings.Agent {
+	a := findings.Agent{At: at}
+	if u, err := url.Parse(web(at)); err != nil || s.Config.AdminToken != "" && u.Scheme != "https" && !admin.IsLoopback(u.Host) {
+		a.Err = cmp.Or(err,
 			errors.New("not queried: admin_token would be sent unencrypted (use https://, or by 127.0.0.1 through a tunnel such "+
 				"as kubectl port-forward)"))
 		return a
 	}
-	a.err = getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(at)+"/state", s.cfg.AdminToken, &a.state)
+	a.Err = getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(at)+"/state", s.Config.AdminToken, &a.State)
 	return a
 }
 
 // list collects the workers that the file names and those that the running Sightline found.
 func (s *collected) list(ctx context.Context) {
 	add := func(wc config.Worker) {
-		class, ok := s.cfg.ClassOf(&wc)
-		if ok {
-			s.workers = append(s.workers, &worker{Worker: wc, class: class, rules: class.Rules()})
+		if class, ok := s.Config.ClassOf(&wc); ok {
+			s.Servers = append(s.Servers, &findings.Server{Worker: wc, Class: class, Rules: class.Rules()})
 		}
 	}
-	for _, wc := range s.cfg.Workers {
+	for _, wc := range s.Config.Workers {
 		for _, one := range resolved(ctx, wc) {
 			add(one)
 		}
 	}
-	for _, row := range s.rows() {
-		known := func(w *worker) bool { return w.Name == row.Name || w.Addr == row.Addr }
-		if row.Addr != "" && !slices.ContainsFunc(s.workers, known) && !slices.Contains(s.cfg.Dynamo.Frontends, row.Addr) {
+	for _, row := range s.rows {
+		known := func(w *findings.Server) bool { return w.Name == row.Name || w.Addr == row.Addr }
+		if row.Addr != "" && !slices.ContainsFunc(s.Servers, known) && !slices.Contains(s.Config.Dynamo.Frontends, row.Addr) {
 			add(config.Worker{Name: row.Name, Addr: row.Addr, Model: row.Model, Class: row.Class, Events: config.Events{Auto: true}})
 		}
 	}
 }
 
-// lookAtDynamo asks the front ends which models they serve, and reads the discovery folder.
+// lookAtDynamo adds the front ends, and reads the discovery folder.
 func (s *collected) lookAtDynamo(ctx context.Context, client *http.Client) {
-	c := &s.cfg.Dynamo
+	c := &s.Config.Dynamo
 	if c.Plane == "" {
 		return
 	}
-	for _, at := range c.Frontends {
-		w := &worker{Worker: config.Worker{Name: "front end " + at, Addr: at, Model: c.Model}}
-		w.facts, w.err = inspect.Ask(ctx, client, at)
-		s.frontends = append(s.frontends, w)
+	if len(s.Servers) == 0 {
+		s.Missing[findings.FromWorkers] = "Dynamo's workers answer no HTTP"
 	}
-	s.deployed, s.deployErr = dynamo.Workers(c.Discovery, dynamo.Scope{Namespace: c.Namespace, Component: c.Component,
-		Endpoint: c.Endpoint}, s.began)
+	for _, at := range c.Frontends {
+		s.Servers = append(s.Servers, &findings.Server{FrontEnd: true,
+			Worker: config.Worker{Name: "front end " + at, Addr: at, Model: c.Model}})
+	}
+	found, err := dynamo.Workers(c.Discovery, dynamo.Scope{Namespace: c.Namespace, Component: c.Component, Endpoint: c.Endpoint}, s.began)
+	s.Deployed, s.DeployErr = len(found), err
 }
 
 // resolved returns one worker for each address of its name.
@@ -234,10 +177,10 @@ func resolved(ctx context.Context, wc config.Worker) []config.Worker {
 }
 
 // each calls do for all workers, several in parallel.
-func (s *collected) each(do func(*worker)) {
+func (s *collected) each(do func(*findings.Server)) {
 	var all sync.WaitGroup
 	room := make(chan struct{}, parallelism)
-	for _, w := range s.workers {
+	for _, w := range s.Servers {
 		room <- struct{}{}
 		all.Go(func() {
 			defer func() { <-room }()
@@ -247,77 +190,57 @@ func (s *collected) each(do func(*worker)) {
 	all.Wait()
 }
 
-// rows returns the workers as the running Sightline reports them.
-func (s *collected) rows() []findings.Worker {
-	if s.running == nil {
-		return nil
-	}
-	return s.running.rows
-}
-
-// count sums a counter or gauge of the running Sightline over the series that have all these labels, given as name=value.
-func (s *collected) count(name string, labels ...string) (sum float64) {
-	if s.running == nil {
-		return 0
-	}
-	for _, m := range s.running.metrics[name].GetMetric() {
-		has := func(label string) bool {
-			return slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName()+"="+l.GetValue() == label })
-		}
-		if !slices.ContainsFunc(labels, func(l string) bool { return !has(l) }) {
-			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue()
-		}
-	}
-	return sum
-}
-
 // lookAtTokens compares tokens and settings with the workers'.
 func (s *collected) lookAtTokens(ctx context.Context, loaded *serve.Server) {
 	var list []probe.Worker
-	for _, w := range s.workers {
-		if p, ok := loaded.ProbeOf(w.Name, w.Addr, w.Model, w.Worker.Class); ok && w.err == nil {
+	asked := s.Missing[findings.FromWorkers]
+	for _, w := range s.Servers {
+		if p, ok := loaded.ProbeOf(w.Name, w.Addr, w.Model, w.Worker.Class); ok && w.Err == nil && !w.FrontEnd {
+			p.Facts, p.Ranks = &w.Facts, w.Ranks
 			list = append(list, p)
 		}
 	}
+	switch {
+	case len(s.Servers) == 0:
+		asked = cmp.Or(asked, "no worker is configured by address, and no running Sightline lists discovered ones")
+	case len(list) == 0:
+		asked = cmp.Or(asked, "no worker answers (SL0109)")
+	}
+	s.Missing[findings.FromWorkers] = asked
 	p := probe.New(probe.Options{Workers: list, As: s.as})
 	p.All(ctx)
-	s.probes = p.Results()
+	s.facts.Probes = p.Results()
 }
 
 func (s *collected) lookAtEnvoy(ctx context.Context) {
-	from := cmp.Or(s.o.Envoy, "http://"+s.cfg.Envoy.Admin)
-	if s.o.Envoy == "" && (s.o.Pre || !answersAt(s.cfg.Envoy.Admin)) {
-		s.envoyErr = fmt.Errorf("no Envoy is given (--envoy FILE or the address of its admin page), and none answers at envoy.admin, %s",
-			s.cfg.Envoy.Admin)
+	from, lacks := cmp.Or(s.o.Envoy, "http://"+s.Config.Envoy.Admin), &s.Missing[findings.FromEnvoy]
+	if s.o.Envoy == "" && (s.o.Pre || !answersAt(s.Config.Envoy.Admin)) {
+		*lacks = fmt.Sprintf("no Envoy is given (--envoy FILE or the address of its admin page), and none answers at envoy.admin, %s",
+			s.Config.Envoy.Admin)
 		return
 	}
 	if s.o.Pre && strings.Contains(from, "://") {
-		s.envoyErr = errors.New("--pre looks at files alone")
 		return
 	}
-	s.envoyAsked = true
 	b, err := check.Load(ctx, from)
+	var want check.Want
+	if err == nil {
+		want, err = serve.EnvoyWant(s.Config)
+	}
 	if err != nil {
-		s.envoyErr = err
+		s.EnvoyErr, *lacks = err, err.Error()
 		return
 	}
-	s.envoyNow = b
-	want, err := serve.EnvoyWant(s.cfg)
-	if err != nil {
-		s.envoyErr = err
-		return
-	}
-	want.Clusters = s.o.Cluster
-	if s.running != nil && len(want.Workers) == 0 { // discovered ones
-		for _, row := range s.running.rows {
-			if row.Role == "prefill" || row.Role == "encode" {
-				continue // Envoy sends them nothing
+	s.envoyNow, want.Clusters, *lacks = b, s.o.Cluster, ""
+	if len(want.Workers) == 0 { // discovered ones
+		for _, row := range s.rows {
+			if row.Role != "prefill" && row.Role != "encode" { // Envoy sends them nothing
+				want.Workers = append(want.Workers, row.Addr)
 			}
-			want.Workers = append(want.Workers, row.Addr)
 		}
 	}
-	s.envoy = check.Run(b, want)
-	s.missingParts, s.envoyErr = check.Missing(b, want)
+	s.Envoy = check.Run(b, want)
+	s.Lacking, s.EnvoyErr = check.Missing(b, want)
 }
 
 // answersAt reports whether something listens at host:port.
@@ -329,32 +252,41 @@ func answersAt(addr string) bool {
 	return err == nil
 }
 
-// askSightline collects what a running Sightline reports; nil and the reason if there is none.
-func (s *collected) askSightline(ctx context.Context) (*running, string) {
-	if s.o.Admin == "" && (s.cfg.Admin == "" || !answersAt(s.cfg.Admin)) {
-		return nil, fmt.Sprintf("no running Sightline is given (--admin URL), and none answers at admin, %q", s.cfg.Admin)
+// askSightline collects what a running Sightline reports.
+func (s *collected) askSightline(ctx context.Context) {
+	lacks := func(err error, was string) {
+		s.AdminErr, s.AdminWas = err.Error(), was
+		s.Missing[findings.FromRunning], s.Missing[findings.FromTraffic] = s.AdminErr, s.AdminErr
 	}
-	r := &running{}
+	if s.o.Admin == "" && (s.Config.Admin == "" || !answersAt(s.Config.Admin)) {
+		lacks(fmt.Errorf("no running Sightline is given (--admin URL), and none answers at admin, %q", s.Config.Admin), "")
+		return
+	}
+	was := map[bool]string{true: "given", false: "there"}[s.o.Admin != ""]
 	if err := s.get(ctx, "/readyz", nil); isTimeout(err) {
-		s.life.silent = append(s.life.silent, "admin at "+cmp.Or(s.o.Admin, s.cfg.Admin))
-		return nil, err.Error()
+		s.Life.Silent = append(s.Life.Silent, "admin at "+cmp.Or(s.o.Admin, s.Config.Admin))
+		lacks(err, was)
+		return
 	} else if err != nil {
-		r.notReady = err.Error()
+		s.Life.NotReady = err.Error()
 	}
-	s.answersAtAdmin = true
-	for path, into := range map[string]any{"/workers": &r.rows, "/audit": &r.findings, "/decisions?n=1024": &r.decisions,
-		"/metrics": &r.metrics} {
+	s.Life.Running = true
+	var decisions []router.Recent
+	for path, into := range map[string]any{"/workers": &s.rows, "/decisions?n=1": &decisions, "/problems": &s.told} {
 		if err := s.get(ctx, path, into); err != nil {
-			return nil, err.Error()
+			lacks(err, was)
+			return
 		}
 	}
-	_ = s.get(ctx, "/problems", &r.problems) // releases before 0.3 do not have it
-	return r, ""
+	s.running = true
+	if len(decisions) == 0 {
+		s.Missing[findings.FromTraffic] = "the running Sightline has decided nothing yet"
+	}
 }
 
 // get requests a path of the running Sightline's admin page.
 func (s *collected) get(ctx context.Context, path string, into any) error {
-	return getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(cmp.Or(s.o.Admin, s.cfg.AdminURL()))+path, s.cfg.AdminToken, into)
+	return getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(cmp.Or(s.o.Admin, s.Config.AdminURL()))+path, s.Config.AdminToken, into)
 }
 
 // web turns an address into a URL unless it is one.
@@ -391,9 +323,6 @@ func getJSON(ctx context.Context, client *http.Client, url, token string, into a
 	switch into := into.(type) {
 	case nil:
 		return nil
-	case *map[string]*dto.MetricFamily:
-		parser := expfmt.NewTextParser(model.UTF8Validation)
-		*into, err = parser.TextToMetricFamilies(io.LimitReader(res.Body, maxPage))
 	default:
 		err = json.NewDecoder(io.LimitReader(res.Body, maxPage)).Decode(into)
 	}
@@ -406,43 +335,43 @@ func getJSON(ctx context.Context, client *http.Client, url, token string, into a
 // lookAtNATS asks an existing server for the agents' streams, as Sightline would. Of the server of Dynamo's plane it only checks
 // that it accepts us.
 func (s *collected) lookAtNATS(ctx context.Context) {
-	if d := &s.cfg.Dynamo; d.Plane == "nats" {
+	if err := s.natsFault(ctx); err != nil {
+		s.facts.NATS = err.Error()
+	}
+}
+
+func (s *collected) natsFault(ctx context.Context) error {
+	if d := &s.Config.Dynamo; d.Plane == "nats" {
 		c, err := s.reach(ctx, "dynamo.nats", &d.NATS, "")
-		s.natsErr = err
 		if err != nil {
-			return
+			return err
 		}
 		c.Close()
 	}
-	n := &s.cfg.NATS
+	n := &s.Config.NATS
 	if n.URL == "" {
-		return
+		return nil
 	}
 	c, err := s.reach(ctx, "nats", &n.Access, n.Prefix.RouterInbox())
-	s.natsErr = err
 	if err != nil {
-		return
+		return err
 	}
 	defer c.Close()
-	s.natsErr = bus.CheckServer(c)
-	if s.natsErr != nil {
-		return
+	if err := bus.CheckServer(c); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
 	defer cancel()
 	js, err := jetstream.New(c)
 	for _, name := range []string{n.Prefix.Stream(), n.Prefix.State()} {
 		if err == nil {
-			var one jetstream.Stream
-			one, err = js.Stream(ctx, name)
-			if err == nil {
-				s.nats = append(s.nats, one.CachedInfo())
-				continue
-			}
+			_, err = js.Stream(ctx, name)
 		}
-		s.natsErr = fmt.Errorf("stream %s: %w", name, err)
-		return
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", name, err)
+		}
 	}
+	return nil
 }
 
 // reach connects to a server, within Patience.

@@ -31,6 +31,7 @@ type Finding struct {
 	kind    string        // what it is about, whoever has it
 	after   time.Duration // it is a problem only after so long
 	details []string      // one for each worker
+	told    bool          // by a running Sightline, to the doctor
 }
 
 // Lines are what it says: one line if all its workers show the same, else one for each worker.
@@ -43,6 +44,9 @@ func (p *Finding) Lines() (lines []string) {
 	}
 	return lines
 }
+
+// Told reports whether a running Sightline has told it to the doctor.
+func (p *Finding) Told() bool { return p.told }
 
 // Clock is when it began, as the page shows it.
 func (p Finding) Clock() string { return p.Since.Local().Format("15:04:05") }
@@ -60,7 +64,7 @@ const (
 	named      = 3                // workers that a sentence names
 )
 
-// Facts is what problems are found in.
+// Facts is what is known. A fact that is missing is zero; Seen says why.
 type Facts struct {
 	Now           time.Time
 	NotReady      string   // "": it is ready
@@ -84,105 +88,46 @@ type Facts struct {
 	NATS          string            // why there is no connection to it
 	Faults        error             // what of the models' files does not load
 	Recent        []router.Recent   // decisions of the last recentAge, by Router.RecentSince
+	Last          []router.Recent   // the last decisions, however old
 	Strays        []extproc.Stray   // requests that were not decided
+	TooLate       int               // the part of them of the last minutes for which Envoy did not wait long enough
 	Refused       []extproc.RefusedCall
 	Began         time.Time // when this Sightline started
+	Models        []string  // that are configured
+	Lost          uint64    // blocks that the index had no room for
+	NATSRefused   uint64    // times that NATS denied access
+	Garbled       uint64    // messages of Dynamo's event plane that cannot be read
+	Seen          *Seen     // what the doctor finds out by itself; nil: a running Sightline judges
 }
 
-// table collects findings; those of several workers become one.
-type table []*Finding
+// GrowthAge is how long a counter counts after it has grown: of Lost, NATSRefused, Garbled and those of Workers, Facts have the growth.
+const GrowthAge = 5 * time.Minute
 
-// add adds a problem, or a worker to it. what follows the workers' names, if worker is not "".
-func (l *table) add(p Finding, worker, detail string) {
-	at := slices.IndexFunc(*l, func(o *Finding) bool { return o.kind == p.kind && o.Code == p.Code && worker != "" })
-	if at < 0 {
-		*l = append(*l, &p)
-		at = len(*l) - 1
-	}
-	one := (*l)[at]
-	if worker != "" && !slices.Contains(one.Workers, worker) {
-		one.Workers, one.details = append(one.Workers, worker), append(one.details, detail)
-	}
-}
+// All returns what is wrong, worst first. Since is that of the fact if it tells it, else now.
+func (f *Facts) All() []Finding { return f.evaluate(new(list)) }
 
-// Problems returns what is wrong, worst first. Since is that of the fact if it tells it, else now.
-func (f *Facts) All() []Finding {
-	var l table
+func (f *Facts) evaluate(l *list) []Finding {
 	nameOf := make(map[string]string, len(f.Workers))
 	for i := range f.Workers {
 		nameOf[f.Workers[i].Addr] = f.Workers[i].Name
 	}
-	f.ofFailures(&l, nameOf)
-	f.ofUndecided(&l, nameOf)
-	f.ofSlowTokens(&l)
-	if f.NATS != "" {
-		l.add(Finding{Code: "SL0601", Severity: "error", kind: "nats", From: "events", Fix: FixNATS,
-			What: "no agent's events come over NATS: " + f.NATS, after: 2 * time.Second}, "", "")
+	f.ofFailures(l, nameOf)
+	f.ofUndecided(l, nameOf)
+	f.ofSlowTokens(l)
+	f.ofSightline(l)
+	f.ofWorkers(l)
+	f.ofProbes(l)
+	f.ofRequests(l)
+	f.ofStreams(l)
+	f.ofAudit(l)
+	f.ofHosts(l)
+	f.ofCaches(l)
+	if f.Seen != nil {
+		f.Seen.judge(l)
 	}
-	if len(f.Restart) > 0 {
-		l.add(Finding{Code: "SL0501", Severity: "warning", kind: "restart", From: "configuration",
-			What: "the configuration needs a restart: " + strings.Join(f.Restart, ", "),
-			Fix:  "restart it when it suits; until then it works with the old values of these keys"}, "", "")
-	}
-	if f.Configuration != "" {
-		l.add(Finding{Code: "SL0501", Severity: "error", kind: "configuration", From: "configuration", What: f.Configuration,
-			Fix: "correct the keys that are named; the file is read again as soon as it changes"}, "", "")
-	}
-	if f.Silent != "" {
-		l.add(Finding{Code: "SL0409", Severity: "error", kind: "silent", From: "access log", What: f.Silent, Since: f.SilentSince,
-			Fix: FixAccessLog}, "", "")
-	}
-	if len(f.Unserved) > 0 {
-		names := fmt.Sprintf("%q", f.Unserved[:min(len(f.Unserved), 8)])
-		if more := len(f.Unserved) - 8; more > 0 {
-			names += fmt.Sprintf(" and %d more", more)
-		}
-		l.add(Finding{Code: "SL0103", Severity: "warning", kind: "unserved", From: "requests",
-			What: "requests of the last hour name models that no worker serves: " + names,
-			Fix:  fmt.Sprintf("aliases: [%q] of the intended model, or adapters", f.Unserved[0])}, "", "")
-	}
-	if f.Faults != nil {
-		l.add(Finding{Code: "SL0501", Severity: "warning", kind: "files", From: "configuration",
-			What: "requests are learned: " + f.Faults.Error(),
-			Fix:  "the worker's own files at dir (sightline init --files-only fetches them), or no dir"}, "", "")
-	}
-	if len(f.LostReplicas) > 0 {
-		l.add(Finding{Code: "SL0508", Severity: "warning", kind: "replicas", From: "replicas",
-			What: "another replica hears nothing of this one: " + strings.Join(f.LostReplicas[:min(len(f.LostReplicas), named)], "; "),
-			Fix:  "replicas.addresses, ca and api_key_file: as listen of the other wants them; the same release", after: 3 * time.Second}, "", "")
-	}
-	f.ofWorkers(&l)
-	f.ofProbes(&l)
-	f.ofRequests(&l)
-	f.ofStreams(&l)
-	f.ofAudit(&l)
-	if f.DecisionLog != "" {
-		l.add(Finding{Code: "SL0507", Severity: "error", kind: "decision log", From: "decision log",
-			What: "the decision log cannot be written, its lines are dropped: " + f.DecisionLog,
-			Fix:  "room on its disk, or decision_log: {file: …} where there is some"}, "", "")
-	}
-	f.ofHosts(&l)
-	for _, e := range f.Certificates {
-		l.add(Finding{Code: "SL0510", Severity: map[bool]string{true: "error", false: "warning"}[e.Ended], kind: "certificate " + e.Text,
-			From: "configuration", What: e.Text, Fix: FixCertificates}, "", "")
-	}
-	if f.TakesOne {
-		l.add(Finding{Code: "SL0408", Severity: "warning", kind: "one address", From: "requests",
-			What: "the gateway took no list of workers and failed the first request: since then one address is named",
-			Fix:  "route: {one_address: true}, or serve --pool --one-address, so that no request fails after the next start"}, "", "")
-	}
-	if f.NotReady != "" {
-		l.add(Finding{Code: "SL0505", Severity: map[bool]string{true: "note", false: "error"}[f.Now.Sub(f.Began) <= starting],
-			kind: "readiness", From: "workers", What: "Sightline is not ready: " + f.NotReady,
-			Fix: FixNotReady}, "", "")
-	}
-	if f.Mode == "observe" {
-		l.add(Finding{Code: "SL0506", Severity: "note", kind: "mode", From: "configuration",
-			What: "mode is observe: Sightline decides, and Envoy's own balancing sends requests elsewhere",
-			Fix:  "once /report shows a gain: enforce: 10%, then 100%, instead of mode: observe"}, "", "")
-	}
-	out := make([]Finding, len(l))
-	for i, p := range l {
+	f.ofChoices(l)
+	out := make([]Finding, len(l.found))
+	for i, p := range l.found {
 		if len(p.Workers) > 0 {
 			what, whole := p.sentence(f.Workers)
 			p.What = what
@@ -196,10 +141,75 @@ func (f *Facts) All() []Finding {
 		p.Link = docs + strings.ToLower(p.Code)
 		out[i] = *p
 	}
-	slices.SortStableFunc(out, func(a, b Finding) int {
-		return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
-	})
+	slices.SortStableFunc(out, worse)
 	return out
+}
+
+func worse(a, b Finding) int {
+	return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
+}
+
+// ofSightline adds what is wrong with Sightline itself, its configuration and what it is connected to.
+func (f *Facts) ofSightline(l *list) {
+	one := func(wrong bool, p Finding, format string, args ...any) {
+		if wrong {
+			p.What = fmt.Sprintf(format, args...)
+			p.kind = cmp.Or(p.kind, format)
+			l.add(p, "", "")
+		}
+	}
+	one(f.NATS != "", Finding{Code: "SL0601", Severity: "error", From: "events", after: 2 * time.Second,
+		Fix: "start nats-server 2.10 or newer with JetStream, correct the key that is named or nats.url, and give Sightline the " +
+			"permissions of \"sightline credentials\"; it makes the streams when it starts"},
+		"no agent's events come over NATS: %s", f.NATS)
+	one(f.NATSRefused > 0 && f.NATS == "", Finding{Code: "SL0601", Severity: "warning", From: "events",
+		Fix: "use the credentials that \"sightline credentials\" makes, on both sides; the log has its messages"},
+		"NATS denied Sightline or an agent access %d times", f.NATSRefused)
+	one(f.Configuration != "", Finding{Code: "SL0501", Severity: "error", From: "configuration",
+		Fix: "correct the keys that are named (docs/configuration.md lists all), or the path of what is not there; the file is read again " +
+			"as soon as it changes"}, "%s", f.Configuration)
+	one(len(f.Restart) > 0, Finding{Code: "SL0501", Severity: "warning", From: "configuration",
+		Fix: "restart it when it suits; until then it works with the old values of these keys"},
+		"the configuration needs a restart: %s", strings.Join(f.Restart, ", "))
+	one(f.Faults != nil, Finding{Code: "SL0501", Severity: "error", From: "configuration",
+		Fix: "copy those files again from where the workers have them (sightline init --files-only fetches them; git lfs pull, if one is a " +
+			"pointer), or give no dir"}, "requests are learned: %v", f.Faults)
+	one(f.DecisionLog != "", Finding{Code: "SL0501", Severity: "error", From: "decision log",
+		Fix: "room on its disk, or decision_log: {file: …} where there is some"},
+		"the decision log cannot be written, its lines are dropped: %s", f.DecisionLog)
+	for _, e := range f.Certificates {
+		one(true, Finding{Code: "SL0501", Severity: map[bool]string{true: "error", false: "warning"}[e.Ended], kind: "certificate " + e.Text,
+			From: "configuration", Fix: "renew the file; the next connection uses it"}, "%s", e.Text)
+	}
+	one(f.Silent != "" && f.TooLate == 0, Finding{Code: "SL0409", Severity: "error", From: "access log", Since: f.SilentSince,
+		Fix: "the access loggers that \"sightline envoy\" prints, to all Sightlines: upstream_log where requests go, the connection " +
+			"manager's for their ends"}, "%s", f.Silent)
+	if n := len(f.Unserved); n > 0 {
+		names := fmt.Sprintf("%q", f.Unserved[:min(n, 8)])
+		if n > 8 {
+			names += fmt.Sprintf(" and %d more", n-8)
+		}
+		one(true, Finding{Code: "SL0103", Severity: "warning", From: "requests",
+			Fix: fmt.Sprintf("aliases: [%q] of the intended model, or adapters", f.Unserved[0])},
+			"requests of the last hour name models that no worker serves: %s", names)
+	}
+	one(len(f.LostReplicas) > 0, Finding{Code: "SL0504", Severity: "warning", From: "replicas", after: 3 * time.Second,
+		Fix: "replicas.addresses, ca and api_key_file: as listen of the other wants them; the same release"},
+		"another replica hears nothing of this one: %s", strings.Join(f.LostReplicas[:min(len(f.LostReplicas), named)], "; "))
+	one(f.Lost > 0, Finding{Code: "SL0503", Severity: "warning", From: "events", Fix: "index: {max_bytes: …}, larger"},
+		"the index had no room for %d blocks", f.Lost)
+	one(f.Garbled > 0, Finding{Code: "SL0309", Severity: "error", From: "events", Fix: fixUnreadable},
+		"%d messages of Dynamo's event plane cannot be read; the log names where the first came from", f.Garbled)
+	one(f.TakesOne, Finding{Code: "SL0408", Severity: "warning", From: "requests",
+		Fix: "route: {one_address: true}, or serve --pool --one-address, so that no request fails after the next start"},
+		"the gateway took no list of workers and failed the first request: since then one address is named")
+	one(f.Mode == "observe", Finding{Code: "SL0408", Severity: "note", From: "configuration",
+		Fix: "once /report shows a gain: enforce: 10%, then 100%, instead of mode: observe"},
+		"mode is observe: Sightline decides, and Envoy's own balancing sends requests elsewhere")
+	if f.NotReady != "" {
+		one(true, Finding{Code: "SL0505", Severity: map[bool]string{true: "note", false: "error"}[f.Now.Sub(f.Began) <= starting],
+			From: "workers", Fix: fixNotReady}, "Sightline is not ready: %s", f.NotReady)
+	}
 }
 
 // sentence says what its workers have in common, and what a few of them show; whole reports whether that is all that they show.

@@ -14,7 +14,7 @@ func ruleFix(rule string) string {
 	settings := "what SL0204 names"
 	switch rule {
 	case audit.RuleText.String(), audit.RuleParameters.String():
-		settings = "what SL0201 and SL0202 name"
+		settings = "what SL0201 names"
 	case audit.RuleKeys.String():
 		settings = "adapters and cache_salt"
 	}
@@ -22,23 +22,26 @@ func ruleFix(rule string) string {
 		"report the first difference"
 }
 
-const ownFiles = "the worker's own model files, chat_template, its content format and arguments; see SL0202 and " +
-	"\"sightline explain --against\""
+const (
+	ownFiles = "dir: the very files that the worker loaded, of the same commit (revision on both sides); chat_template, " +
+		"chat_template_content_format and default_chat_template_kwargs as it was started; see " +
+		"\"sightline explain --against\""
+	fixMedia = "mm_processor_kwargs, media_io_kwargs, mm_hasher_algorithm, engine_model and engine_version: as the worker was started"
+)
 
 // auditCauses are where a verdict of the audit leads.
 var auditCauses = map[audit.Verdict]struct{ code, severity, fix string }{
-	audit.Nothing: {"SL0301", "warning", "see SL0303, SL0309 and the worker's event flags"},
-	audit.Token:   {"SL0201", "error", ownFiles},
-	audit.Block:   {"SL0201", "error", ownFiles},
-	audit.Keys:    {"SL0201", "error", "adapters, cache_salt and media_names: as the worker reads them"},
-	audit.Span:    {"SL0204", "error", "mm_processor_kwargs, media_io_kwargs and engine_version: as the worker was started"},
-	audit.MediaName: {"SL0204", "error", "mm_hasher_algorithm, engine_model, media_io_kwargs and engine_version: as the worker was " +
-		"started"},
-	audit.BlockSize: {"SL0101", "error", "start the worker with one block size; other blocks are not kept"},
+	audit.Nothing:   {"SL0301", "warning", "see SL0303, SL0309 and the worker's event flags"},
+	audit.Token:     {"SL0201", "error", ownFiles},
+	audit.Block:     {"SL0201", "error", ownFiles},
+	audit.Keys:      {"SL0201", "error", "adapters, cache_salt and media_names: as the worker reads them"},
+	audit.Span:      {"SL0204", "error", fixMedia},
+	audit.MediaName: {"SL0204", "error", fixMedia},
+	audit.BlockSize: {"SL0107", "error", "start the worker with one block size; other blocks are not kept"},
 }
 
 // ofStreams adds workers whose events come late, or over another worker's socket.
-func (f *Facts) ofStreams(l *table) {
+func (f *Facts) ofStreams(l *list) {
 	for i := range f.Late {
 		late := &f.Late[i]
 		l.add(Finding{Code: "SL0303", Severity: "warning", kind: "behind", From: "audit", Since: late.Since,
@@ -48,8 +51,10 @@ func (f *Facts) ofStreams(l *table) {
 	}
 	for i := range f.Misplaced {
 		m := &f.Misplaced[i]
-		l.add(Finding{Code: "SL0308", Severity: "error", kind: "misplaced", From: "audit", Since: m.Since, Fix: FixMisplaced,
-			What: "its requests are reported by another worker's event socket, so hits are predicted at the wrong worker"}, m.Worker,
+		l.add(Finding{Code: "SL0308", Severity: "error", kind: "misplaced", From: "audit", Since: m.Since,
+			What: "its requests are reported by another worker's event socket, so hits are predicted at the wrong worker",
+			Fix: "exchange events.zmq and events.replay of these workers (with agents: --worker, or --zmq and --replay): each the address " +
+				"and port of its own worker's --kv-events-config"}, m.Worker,
 			fmt.Sprintf("%d of its last requests came over the socket of %s", m.Requests, m.Over))
 	}
 }
@@ -61,7 +66,7 @@ func (f *Facts) streamTold(worker string, v audit.Verdict) bool {
 }
 
 // ofAudit adds the requests that were stored otherwise than predicted, by verdict.
-func (f *Facts) ofAudit(l *table) {
+func (f *Facts) ofAudit(l *list) {
 	for _, c := range Causes(f.Audited, f.Now.Add(-auditAge)) {
 		verdict := c.Verdict
 		if verdict == audit.Block && c.InMedium {
@@ -111,56 +116,69 @@ func Causes(findings []audit.Finding, since time.Time) (list []Cause) {
 	return list
 }
 
-// ofProbes adds what a worker says of itself and that is not as configured.
-func (f *Facts) ofProbes(l *table) {
+// ofProbes adds what a worker says of itself and that is not as configured, or otherwise than Sightline reads it.
+func (f *Facts) ofProbes(l *list) {
 	for _, r := range f.Probes {
-		texts := slices.ContainsFunc(r.Findings, func(f probe.Finding) bool { return f.What == "one turn" && f.Verdict == probe.Differs })
+		differs := func(what string) bool {
+			return slices.ContainsFunc(r.Findings, func(f probe.Finding) bool { return f.What == what && f.Verdict == probe.Differs })
+		}
+		seen := map[string]bool{}
 		for _, found := range r.Findings {
-			if found.Verdict != probe.Differs && found.Verdict != probe.Configuration {
-				continue
+			p := ofProbe(found.What)
+			image := p.Code == "SL0204"
+			switch {
+			case found.Verdict == probe.Equal:
+				seen[p.Code] = true
+			case image && found.Verdict == probe.Refused:
+				seen[p.Code] = true
+				l.add(Finding{Code: p.Code, Severity: "note", kind: "refused", From: "probe", Since: r.At, What: "refuses a request with an image",
+					Fix: "--limit-mm-per-prompt: the same at all workers, with room for the images that clients send"}, r.Worker, found.Detail)
+			case found.Verdict != probe.Differs && found.Verdict != probe.Configuration:
+			case image && differs("one turn") || found.What != "text" && p.Code == "SL0201" && differs("text"): // for the same reason
+			case found.What == probe.Events && l.has("SL0301", "no events", r.Worker): // its events' finder says so already
+			default:
+				seen[p.Code] = true
+				p.kind, p.From, p.Since, p.What = "probe "+found.What, "probe", r.At, fmt.Sprintf("not as configured (%s)", found.What)
+				detail := found.Detail
+				if d := found.Difference; d != nil {
+					detail = "first difference " + d.String()
+				}
+				l.add(p, r.Worker, detail)
 			}
-			if texts && (found.What == probe.Image || found.What == probe.LargeImage) {
-				continue // for the same reason
+		}
+		for _, code := range []string{"SL0201", "SL0204"} {
+			if seen[code] {
+				l.ok(code, "%s: compared", r.Worker)
+			} else {
+				l.unchecked(code, "%s has no /tokenize for it, or no rule reads it (SL0206)", r.Worker)
 			}
-			asked := func(p *Finding) bool { return p.kind == "no events" && slices.Contains(p.Workers, r.Worker) }
-			if found.What == probe.Events && slices.ContainsFunc(*l, asked) {
-				continue // its events' finder says so already
-			}
-			code, severity, fix := OfProbe(found.What)
-			detail := found.Detail
-			if d := found.Difference; d != nil {
-				detail = "first difference " + d.String()
-			}
-			l.add(Finding{Code: code, Severity: severity, kind: "probe " + found.What, From: "probe", Since: r.At, Fix: fix,
-				What: fmt.Sprintf("not as configured (%s)", found.What)}, r.Worker, detail)
 		}
 	}
 }
 
-// OfProbe returns where a subject of the probe leads if a worker differs in it.
-func OfProbe(what string) (code, severity, fix string) {
+// ofProbe returns where a subject of the probe leads if a worker differs in it.
+func ofProbe(what string) Finding {
+	code, severity, fix := "SL0201", "error", ownFiles
 	switch what {
 	case "name", "engine_model":
-		return "SL0103", "error", "--served-model-name of the worker, or name and engine_model of its model"
-	case "engine":
-		return "SL0107", "error", "engine: the worker's, of its model or of a class for it"
-	case probe.Events:
-		return "SL0301", "error", FixNoEvents
-	case probe.PrefixCaching:
-		return "SL0102", "error", FixCaching
-	case "ranks":
-		return "SL0303", "error", "ranks: as many as the worker has"
-	case "engine_version":
-		return "SL0107", "warning", "engine_version: the worker's, of its model or of a class for it"
+		code, fix = "SL0103", "--served-model-name of the worker, or name and engine_model of its model"
 	case "adapters":
-		return "SL0108", "warning", "adapters: as every worker of the model lists them; load the same ones on all"
-	case "max_model_len":
-		return "SL0502", "warning", "max_model_len: the worker's, or leave it out: only the beginning of longer prompts is known"
-	case "text":
-		return "SL0202", "error", "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)"
+		code, severity, fix = "SL0103", "warning", "adapters: as every worker of the model lists them; load the same ones on all"
+	case probe.Events:
+		code, fix = "SL0301", fixNoEvents
+	case probe.PrefixCaching:
+		code, fix = "SL0102", fixCaching
+	case "ranks":
+		code, fix = "SL0303", "ranks: as many as the worker has"
+	case "engine":
+		code, fix = "SL0107", "engine: the worker's, of its model or of a class for it; addr: the engine's own port, not that of a "+
+			"proxy or front end before it (Dynamo's are named by dynamo.frontends)"
+	case "engine_version", "max_model_len", "revision":
+		code, severity, fix = "SL0107", "warning", what+": the worker's, of its model or of a class for it"
+	case probe.Cache:
+		code, severity, fix = "SL0503", "warning", fixSmall
 	case probe.Image, probe.LargeImage:
-		return "SL0204", "error", "mm_processor_kwargs, media_io_kwargs, mm_hasher_algorithm, engine_model and engine_version: as the " +
-			"worker was started"
+		code, fix = "SL0204", fixMedia
 	}
-	return "SL0201", "error", "chat_template, chat_template_content_format and default_chat_template_kwargs: as the worker was started"
+	return Finding{Code: code, Severity: severity, Fix: fix}
 }

@@ -32,7 +32,7 @@ var envoyFlags = []struct{ flag, means, fix string }{
 	{"SI", "Envoy's idle timeout ended the request", "stream_idle_timeout and idle_timeout of Envoy's route: longer than a prefill takes"},
 	{"DT", "Envoy's max_stream_duration ended the request", "max_stream_duration in Envoy: longer than the longest answer"},
 	{"UMSDR", "Envoy's max_stream_duration ended the request", "max_stream_duration in Envoy: longer than the longest answer"},
-	{"UO", "Envoy's circuit breaker is open", "circuit_breakers of the workers' cluster in Envoy, as \"sightline envoy\" prints: SL0406"},
+	{"UO", "Envoy's circuit breaker is open", "circuit_breakers of the workers' cluster in Envoy, as \"sightline envoy\" prints: SL0410"},
 	{"NR", "Envoy has no route", "the routes in Envoy: their paths, hosts and headers"},
 	{"NC", "Envoy does not know the route's cluster", "the route's cluster in Envoy"},
 	{"UH", "Envoy has no healthy worker", "the health checks and addresses of the workers' cluster in Envoy: SL0408"},
@@ -73,7 +73,7 @@ func failure(code int, flags string) (f failures, ok bool) {
 
 // ofFailures adds the share of requests that fail, whatever the cause. Refusals of Sightline's own are other findings. Of what clients may
 // cause themselves, such as 400, there must be much.
-func (f *Facts) ofFailures(l *table, nameOf map[string]string) {
+func (f *Facts) ofFailures(l *list, nameOf map[string]string) {
 	var groups []failures
 	total := 0
 	count := func(code int, flags, why, addr string) {
@@ -141,7 +141,7 @@ func (f *Facts) ofFailures(l *table, nameOf map[string]string) {
 
 // ofSlowTokens adds the share of answers that begin late. A streamed answer's first byte may come before its first token (vLLM), so what
 // it took beyond ten tokens a second counts too.
-func (f *Facts) ofSlowTokens(l *table) {
+func (f *Facts) ofSlowTokens(l *list) {
 	total, slow, fetching := 0, 0, 0
 	for i := range f.Recent {
 		r := &f.Recent[i]
@@ -169,7 +169,7 @@ func (f *Facts) ofSlowTokens(l *table) {
 }
 
 // ofUndecided adds requests that reached workers without a decision, and calls that were refused.
-func (f *Facts) ofUndecided(l *table, nameOf map[string]string) {
+func (f *Facts) ofUndecided(l *list, nameOf map[string]string) {
 	n, decided := 0, 0
 	for _, s := range f.Strays {
 		if nameOf[s.Addr] != "" && f.Now.Sub(s.At) <= recentAge && s.At.Sub(f.Began) > settled {
@@ -188,8 +188,13 @@ func (f *Facts) ofUndecided(l *table, nameOf map[string]string) {
 		}
 		l.add(Finding{Code: "SL0003", Severity: severity, kind: "undecided", From: "access log",
 			What: fmt.Sprintf("%d of the last %d requests reached workers undecided and uncleaned", n, n+decided),
-			Fix: "if SL0004 is there too, that; else more time for envoy.message_timeout and a Sightline with more CPU, or the ext_proc " +
-				"filter on every route to workers (docs/envoy.md)"}, "", "")
+			Fix:  "if SL0004 is there too, that; else the ext_proc filter on every route to workers (docs/envoy.md)"}, "", "")
+	}
+	if late := f.TooLate; late >= fewFailed && float64(late) >= someFailed*float64(late+decided) {
+		l.add(Finding{Code: "SL0003", Severity: "error", kind: "too late", From: "requests",
+			What: fmt.Sprintf("%d requests went on undecided and uncleaned, because Envoy had waited as long as it may", late),
+			Fix:  "message_timeout of the ext_proc filter: as envoy.message_timeout, or more in both files; with that, Sightline lacks CPU time"},
+			"", "")
 	}
 	type same struct{ from, what, why string }
 	calls := map[same]int{}
@@ -222,7 +227,7 @@ func (f *Facts) ofUndecided(l *table, nameOf map[string]string) {
 }
 
 // ofRequests adds what the last requests show: refusals for lack of room, and workers whose clients leave without an answer or wait.
-func (f *Facts) ofRequests(l *table) {
+func (f *Facts) ofRequests(l *list) {
 	refused, left, answered := 0, map[string]int{}, map[string]bool{}
 	longest, waiting, oldest := map[string]time.Duration{}, map[string]int{}, map[string]time.Duration{}
 	lastEnd := map[string]time.Time{}
@@ -322,7 +327,7 @@ const (
 
 // ofHosts adds image hosts whose downloads fail or are slow. Any client can name such a host, so this is a note, unless several requests
 // wait for images.
-func (f *Facts) ofHosts(l *table) {
+func (f *Facts) ofHosts(l *list) {
 	var failing, slow []string
 	for _, h := range f.Hosts {
 		if h.InARow >= failingHost && f.Now.Sub(h.At) <= 2*recentAge {

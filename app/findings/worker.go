@@ -34,7 +34,10 @@ type Worker struct {
 	Orphans     int         `json:"orphan_blocks,omitempty"`             // reported blocks whose parent is unknown: they do not count
 	Doubtful    int         `json:"doubtful_blocks,omitempty"`           // reported before messages were lost, and not since
 	Unfilled    uint64      `json:"gaps_unfilled,omitempty"`             // times that messages were lost and could not be replayed
+	Unresolved  uint64      `json:"unresolved_blocks,omitempty"`         // offloaded blocks reported without their tokens
+	Garbled     uint64      `json:"events_unreadable,omitempty"`         // messages that could not be read
 	UnknownKey  string      `json:"unknown_key,omitempty"`               // the first unknown key in its events, quoted
+	UnknownKeys uint64      `json:"unknown_keys,omitempty"`              // events with one
 	SameEvents  string      `json:"same_events_as,omitempty"`            // another worker under whose name the same events arrive
 	Role        string      `json:"role,omitempty"`                      // prefill, decode, encode; none: all
 	BlockSize   int         `json:"block_size,omitempty"`                // tokens in a block, by its events

@@ -34,11 +34,10 @@ func (w *Worker) silent() bool { return errors.Is(w.EventsError.Cause, rules.Err
 
 var signs = []sign{
 	newSign("SL0301", "error", "no events", func(w *Worker) (string, bool) { return "", w.Events == "waiting" && w.silent() },
-		rules.ErrNoEvents.Error(), FixNoEvents, 0),
+		rules.ErrNoEvents.Error(), fixNoEvents, 0),
 	newSign("SL0303", "error", "waiting", func(w *Worker) (string, bool) { return w.EventsError.Text, w.Events == "waiting" && !w.silent() },
-		"no connection to the KV events", "events.zmq: where the worker publishes; there publish at tcp://*:PORT (not at localhost), open the "+
-			"port, name the pod's address; events.nats needs the agent (SL0602)", 5*time.Second),
-	newSign("SL0309", "error", "unreadable", inState("unreadable"), "events that cannot be read", FixUnreadable, 0),
+		"no connection to the KV events", fixSocket, 5*time.Second),
+	newSign("SL0309", "error", "unreadable", inState("unreadable"), "events that cannot be read", fixUnreadable, 0),
 	newSign("SL0303", "warning", "catching up", func(w *Worker) (string, bool) {
 		return "", w.Events == "catching up" && w.EventsError.Text == ""
 	}, "not all of the cache's contents are known yet",
@@ -46,14 +45,14 @@ var signs = []sign{
 	newSign("SL0304", "error", "no replay", func(w *Worker) (string, bool) {
 		return w.EventsError.Text, w.Events == "catching up" && w.EventsError.Text != ""
 	}, "what it has stored before cannot be had",
-		"events: {replay: …} where the worker has its replay_endpoint; with agents: SL0601, SL0602", 3*time.Second),
-	newSign("SL0502", "warning", "none", inState("none"), "no KV events: the cache's contents are guessed from the requests sent there",
-		"events: {auto: true} of its group, or {zmq: …, replay: …}", 0),
+		fixReplay, 3*time.Second),
+	newSign("SL0301", "warning", "none", inState("none"), "no KV events: the cache's contents are guessed from the requests sent there",
+		fixNone, 0),
 	newSign("SL0109", "warning", "not ready", inState("not ready"), "not ready, by worker discovery", "see its readiness probe", time.Minute),
 	newSign("SL0303", "warning", "late", func(w *Worker) (string, bool) {
 		return "", w.Events == "live" && w.EventAge >= LateEvents.Seconds()
 	}, "no events for long: the cache's contents are doubtful", "see the network to its event socket, and whether its process is stopped", 0),
-	newSign("SL0306", "warning", "medium", func(w *Worker) (string, bool) { return kvevent.UnknownMedium(w.UnknownKey) },
+	newSign("SL0309", "warning", "medium", func(w *Worker) (string, bool) { return kvevent.UnknownMedium(w.UnknownKey) },
 		"blocks in an unknown storage medium", "a newer Sightline: until then the medium counts as a shared store, the lowest tier", 0),
 	newSign("SL0309", "warning", "key", func(w *Worker) (string, bool) {
 		_, medium := kvevent.UnknownMedium(w.UnknownKey)
@@ -61,36 +60,41 @@ var signs = []sign{
 	}, "events with an unknown key", "a newer Sightline: the engine's events have keys that this one does not know", 0),
 	newSign("SL0309", "warning", "lost", func(w *Worker) (string, bool) { return fmt.Sprint(w.Unfilled, " times"), w.Unfilled > 0 },
 		"lost events could not be replayed from anywhere", "events: {replay: …}, or an agent beside the worker", 0),
+	newSign("SL0309", "warning", "garbled", func(w *Worker) (string, bool) { return fmt.Sprint(w.Garbled, " messages"), w.Garbled > 0 },
+		"events that cannot be read, among others that can", fixUnreadable, 0),
+	newSign("SL0309", "note", "bound", func(w *Worker) (string, bool) { return w.UpperBound, w.UpperBound != "" },
+		"a predicted hit is an upper bound", "docs/engines.md#several-kv-cache-groups says when events suffice", 0),
+	newSign("SL0305", "warning", "offloaded", func(w *Worker) (string, bool) { return fmt.Sprint(w.Unresolved), w.Unresolved > 0 },
+		"offloaded blocks were reported without their tokens: they are ignored",
+		`"self_describing_kv_events": true in the connector's kv_connector_extra_config (vLLM)`, 0),
 	newSign("SL0308", "error", "same", func(w *Worker) (string, bool) { return w.SameEvents, w.SameEvents != "" },
-		"the same events as another worker", FixShared, 0),
-	newSign("SL0101", "warning", "size", func(w *Worker) (string, bool) { return fmt.Sprint(w.OtherSize, " tokens"), w.OtherSize > 0 },
+		"the same events as another worker", fixShared, 0),
+	newSign("SL0107", "warning", "size", func(w *Worker) (string, bool) { return fmt.Sprint(w.OtherSize, " tokens"), w.OtherSize > 0 },
 		"blocks of another size than block_size", "block_size: its own, of its model or of a class for it; or leave it out", 0),
 }
 
 // ReplayPort is the port of replay sockets in advice, far enough from the events' 5557 for a worker's ranks.
 const ReplayPort = "5657"
 
-// What to do, where the doctor finds the same by itself.
+// What to do, where more than one fact shows it.
 const (
-	FixNATS = "start nats-server 2.10 or newer with JetStream, correct nats.url, and give Sightline the permissions of " +
-		"\"sightline credentials\""
-	FixNoEvents = `--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", ` +
+	fixNoEvents = `start it with --kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", ` +
 		`"replay_endpoint": "tcp://*:` + ReplayPort + `"}'`
-	FixCaching = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache " +
+	fixNone    = "events: {auto: true} of it or its group, {zmq: …, replay: …}, {nats: true} or {http: …}"
+	fixCaching = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache " +
 		"(SGLang), with enable_block_reuse (TensorRT-LLM)"
-	FixUnreadable = "start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its " +
+	fixUnreadable = "start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its " +
 		"socket"
-	FixShared    = "events: {zmq: …} of each worker's own socket"
-	FixMisplaced = "exchange events.zmq and events.replay of these workers (with agents: --worker, or --zmq and --replay): each the address " +
-		"and port of its own worker's --kv-events-config"
-	FixAccessLog    = "the access loggers that \"sightline envoy\" prints, to all Sightlines"
-	FixCertificates = "renew the file; the next connection uses it"
-	FixNotReady     = "see what it waits for: an event stream, or worker discovery"
+	fixShared = "events: {zmq: …} of each worker's own socket"
+	fixSocket = "events.zmq: where the worker publishes; there publish at tcp://*:PORT (not at localhost), open the port, name the pod's " +
+		"address (not a Service's); rank r is at port + r; events.nats needs the agent (SL0601)"
+	fixReplay   = "events: {replay: …} where the worker has its replay_endpoint; rank r is at port + r; with agents: SL0601"
+	fixNotReady = "see what it waits for: an event stream, or worker discovery"
 )
 
 // ofWorkers adds what the workers' rows show.
-func (f *Facts) ofWorkers(l *table) {
-	well, served, unasked := map[string]int{}, map[string]int{}, map[string]*probe.Finding{}
+func (f *Facts) ofWorkers(l *list) {
+	unasked := map[string]*probe.Finding{}
 	for i := range f.Probes {
 		unasked[f.Probes[i].Worker] = f.Probes[i].NotAsked()
 	}
@@ -100,10 +104,6 @@ func (f *Facts) ofWorkers(l *table) {
 	}
 	for i := range f.Workers {
 		w := &f.Workers[i]
-		served[w.Model]++
-		if w.Health == nil && w.Events != "not ready" {
-			well[w.Model]++
-		}
 		if w.Health != nil {
 			p := Finding{Code: "SL0109", Severity: "warning", kind: "out", From: "workers", What: "no requests are sent there",
 				Fix: "see its log; it gets requests again once it answers"}
@@ -140,10 +140,5 @@ func (f *Facts) ofWorkers(l *table) {
 				aside.First.Worker+" contradicts it: "+aside.First.Says)
 		}
 	}
-	for _, model := range slices.Sorted(maps.Keys(served)) {
-		if well[model] == 0 {
-			l.add(Finding{Code: "SL0105", Severity: "error", kind: "nobody " + model, From: "workers",
-				What: fmt.Sprintf("%s: no worker gets requests, of %d", model, served[model]), Fix: "see why they are out: SL0109"}, "", "")
-		}
-	}
+	f.ofRoles(l)
 }

@@ -46,6 +46,7 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 	l := &dynamoLink{sources: s, plane: &dynamo.Plane{}, prefill: component != c.Component}
 	s.numbers++
 	l.number, l.repeat = s.numbers, l.tell
+	s.garbled = append(s.garbled, l.plane.Unreadable)
 	s.followers = append(s.followers, &l.runningFinder)
 	l.plane.OnFull = func() {
 		s.log.Warn("Dynamo's event plane has events of too many workers that discovery does not know; they are dropped "+
@@ -73,7 +74,10 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 			l.log.Warn("Dynamo's discovery cannot be read; the known workers stay", zap.Error(err))
 		}}
 	if c.Plane != "zmq" {
-		conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: s.refused.WithLabelValues("plane").Inc})
+		conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: func() {
+			s.refused.WithLabelValues("plane").Inc()
+			s.denied.Add(1)
+		}})
 		if err != nil {
 			return fmt.Errorf("dynamo.nats.%w", err)
 		}

@@ -214,6 +214,7 @@ func (s *sources) rows(ix *indexer.Index) (rows []findings.Worker) {
 				r.UpperBound = "its KV cache groups are of forms that are not followed"
 			}
 			r.Orphans, r.Doubtful, r.Unfilled, r.UnknownKey = st.Orphans, st.Doubtful, st.Unfilled, st.UnknownKey
+			r.Unresolved, r.Garbled, r.UnknownKeys = st.Unresolved, st.Malformed+st.DecodeErrors+st.Bad+st.Panics, st.UnknownKeys
 			if st.Live() {
 				r.Events = "live"
 			} else if st.Connected && !st.Away {

@@ -38,6 +38,8 @@ type sources struct {
 	keep    bool                   // events keep what audit and learning need
 	nats    *bus.Link              // nil: none is used
 	refused *prometheus.CounterVec // by purpose of the NATS connection
+	denied  atomic.Uint64          // the same, of all
+	garbled []func() uint64        // messages of Dynamo's planes that cannot be read
 	turns   chan struct{}          // limits the agents' snapshots in memory
 	poller  *health.Poller
 	as      *secure.Client // TLS settings and key for workers, or nil
@@ -104,7 +106,7 @@ func startSources(ctx context.Context, r *running, o registry.Options) (s *sourc
 	refused := s.refused.WithLabelValues("agents") // start at 0: an alert sees no increase in a counter that first appears as 1
 	if cfg.NATS.Given() {
 		link := cfg.NATS.Link()
-		link.Refused, link.Log = refused.Inc, o.Log
+		link.Refused, link.Log = func() { refused.Inc(); s.denied.Add(1) }, o.Log
 		link.Secret, link.FixedSecret, link.Replaced = secret, cfg.Index.KeyFile != "", s.rehash
 		s.nats, err = bus.StartLink(link)
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 // clusters.go contain the conditions. BODY_LIMIT and TIMEOUT stand for Sightline's settings. docs/envoy.md has a line for each.
 var advice = map[string]struct{ code, severity, want, fix string }{
 	// What Sightline sees.
-	"body_mode": {"SL0405", Error,
+	"body_mode": {"SL0401", Error,
 		"request_header_mode: SEND, request_body_mode: BUFFERED (or FULL_DUPLEX_STREAMED with request_trailer_mode: SEND)",
 		"processing_mode: { request_header_mode: SEND, request_body_mode: BUFFERED, response_header_mode: SKIP }"},
 	"response_body_mode": {"SL0410", Error, "NONE", "leave it out: streamed answers are held back until they end"},
@@ -26,9 +26,9 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 
 	// How it is asked.
 	"filter_disabled": {"SL0410", Error, "not disabled", "take disabled: true out: Sightline is not asked on this route"},
-	"message_timeout": {"SL0403", Error, "TIMEOUT, as configured in Sightline",
+	"message_timeout": {"SL0404", Error, "TIMEOUT, as configured in Sightline",
 		"message_timeout: TIMEOUT; copying 15 to 30 MiB over takes up to 200ms by itself"},
-	"message_timeout_long": {"SL0403", Warning, "TIMEOUT, as configured in Sightline",
+	"message_timeout_long": {"SL0404", Warning, "TIMEOUT, as configured in Sightline",
 		"message_timeout: TIMEOUT; each request waits so long for a Sightline that hangs"},
 	"max_message_timeout": {"SL0410", Warning, "LONGEST: TIMEOUT and a second for each MiB of BODY_LIMIT",
 		"max_message_timeout: LONGEST: Sightline " +
@@ -43,7 +43,7 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 	"observability_mode": {"SL0410", Error, "false", "take it out: Envoy does not wait for the choice"},
 	"allow_mode_override": {"SL0410", Warning, "true",
 		"allow_mode_override: true, so that other requests than inference stream through unbuffered"},
-	"grpc_message_limit": {"SL0402", Error, "BODY_LIMIT and more",
+	"grpc_message_limit": {"SL0401", Error, "BODY_LIMIT and more",
 		"no max_receive_message_length: an edited body comes back in one message"},
 	"sightline_http2": {"SL0410", Error, "HTTP/2, for gRPC", "explicit_http_config: { http2_protocol_options: {} }"},
 	"sightline_health": {"SL0404", Warning,
@@ -63,9 +63,9 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 
 	// Other filters around it.
 	"guard_behind":        {"SL0410", Warning, "before Sightline's filter", "move it: bodies of requests that it refuses are read first"},
-	"body_changed_behind": {"SL0405", Error, "before Sightline's filter", "move it, so that Sightline reads what workers read"},
+	"body_changed_behind": {"SL0401", Error, "before Sightline's filter", "move it, so that Sightline reads what workers read"},
 	"behind_router":       {"SL0410", Error, "behind Sightline's filter", "move the router to the end: Sightline is never asked"},
-	"two_full_duplex": {"SL0405", Warning, "one",
+	"two_full_duplex": {"SL0401", Warning, "one",
 		"ask Sightline with request_body_mode: BUFFERED: before Envoy 1.38 (1.36 and 1.37 with #43175) bodies " +
 			"of more than some KB are truncated, and even later some were (#43983)"},
 
@@ -123,10 +123,10 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 		"stream_idle_timeout: 3600s: an engine may think for minutes before the first byte, and " +
 			"between bytes"},
 	"request_timeout": {"SL0410", Warning, "60s and more", "request_timeout: 60s or more: images over a slow connection take longer"},
-	"retries": {"SL0406", Warning, "connect-failure,refused-stream,reset-before-request",
+	"retries": {"SL0410", Warning, "connect-failure,refused-stream,reset-before-request",
 		"retry_on: connect-failure,refused-stream,reset-before-request: what a worker has read is computed again, and a request that " +
 			"crashes one worker crashes the next"},
-	"circuit_breakers": {"SL0406", Warning, "4096 and more; 64 retries and more",
+	"circuit_breakers": {"SL0410", Warning, "4096 and more; 64 retries and more",
 		"raise them: what is above gets 503, and a worker that dies takes all of its requests into a retry at once"},
 	"keep_alive": {"SL0410", Warning, "4s, below the 5s after which an engine's server closes an idle connection",
 		"common_http_protocol_options: { idle_timeout: 4s } " +

@@ -36,6 +36,8 @@ type Worker struct {
 	// Adapters are the configured LoRA adapters.
 	Adapters []string
 	Ranks    int // configured; 0: one
+	// Facts are what it has answered already; nil: it is asked, but for what only some engines tell together with keys.
+	Facts *rules.Facts
 }
 
 // Verdict is the result of one comparison, in one word. A worker's verdict is its worst.
@@ -73,6 +75,7 @@ const Asked = "/v1/models"
 const (
 	Events        = "events"
 	PrefixCaching = "prefix caching"
+	Cache         = "cache size"
 )
 
 // NotAsked returns the finding that a worker could not be asked what it serves; nil: it could, or has not been yet.

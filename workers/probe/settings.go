@@ -20,6 +20,14 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 	wrong := func(key, format string, args ...any) {
 		found = append(found, Finding{What: key, Verdict: Configuration, Detail: fmt.Sprintf(format, args...)})
 	}
+	if w.Facts != nil {
+		compareModels(w.Facts, w, m, wrong)
+		if w.Facts.Version != "" {
+			compareRelease(w.Facts, w, m, wrong)
+		}
+		compareSwitches(w.Facts, w, m, wrong)
+		return found
+	}
 	for _, query := range []struct {
 		path    string
 		asked   bool
@@ -50,13 +58,13 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 	if r := m.Rules(); r.ReportsSettings && engine.ByOwner(f.Owner) == m.Server.Engine {
 		page, _, _ := rules.Get(ctx, p.client, f.Addr, r.Load.Path, "", maxMetrics) // without it, less is known
 		r.Describe(ctx, p.client, page, &f)
-		compareSwitches(&f, w, wrong)
+		compareSwitches(&f, w, m, wrong)
 	}
 	return found
 }
 
 // compareSwitches compares what a server says that it was started with.
-func compareSwitches(f *rules.Facts, w *Worker, wrong func(key, format string, args ...any)) {
+func compareSwitches(f *rules.Facts, w *Worker, m *engine.Model, wrong func(key, format string, args ...any)) {
 	off := func(is *bool) bool { return is != nil && !*is }
 	if off(f.Publishes) {
 		wrong(Events, "%v", rules.ErrNoEvents)
@@ -66,6 +74,12 @@ func compareSwitches(f *rules.Facts, w *Worker, wrong func(key, format string, a
 	}
 	if f.Ranks > 0 && f.Ranks != max(1, w.Ranks) {
 		wrong("ranks", "configured are %d, the worker has %d data-parallel ranks", w.Ranks, f.Ranks)
+	}
+	if f.Revision != "" && f.Revision != m.Server.Revision {
+		wrong("revision", "configured %q, the worker has %.100q", m.Server.Revision, f.Revision)
+	}
+	if held := f.Blocks * f.BlockSize; held > 0 && f.MaxModelLen > held {
+		wrong(Cache, "its KV cache holds %d tokens, a prompt may have %d", held, f.MaxModelLen)
 	}
 }
 
@@ -92,7 +106,9 @@ func compareModels(f *rules.Facts, w *Worker, m *engine.Model, wrong func(key, f
 		return
 	}
 	base, s := f.Served[0], &m.Server
-	if theirs := engine.ByOwner(f.Owner); theirs != "" && theirs != s.Engine {
+	if theirs := engine.ByOwner(f.Owner); theirs == "" && f.Owner != "" {
+		wrong("engine", "configured %s, and owned_by of /v1/models is %.100q: no engine answers, but a proxy or a front end", s.Engine, f.Owner)
+	} else if theirs != "" && theirs != s.Engine {
 		wrong("engine", "configured %s, the worker is %s", s.Engine, theirs)
 	}
 	if m.Rules().ReportsSettings && base.Root != "" && base.Root != s.EngineModel {
