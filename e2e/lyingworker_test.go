@@ -1,17 +1,21 @@
 package e2e
 
 import (
-	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/lab/fakekube"
 )
 
 // counted listens, and counts who connects.
@@ -79,18 +83,101 @@ func TestLyingWorkersChooseNoHost(t *testing.T) {
 		vllm("tcp://"+victim, "ipc://"+file), vllm("tcp://127.0.0.2:"+port, "tcp://"+victim)} {
 		args = append(args, "--worker", addr)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	cmd := exec.CommandContext(ctx, bin, args...)
-	said := &strings.Builder{}
+	dialsOnlyItsOwn(t, exec.Command(bin, args...), honest, stolen, opened)
+}
+
+// dialsOnlyItsOwn runs a command until the socket that it may dial was dialled, and some time longer. The others must not be.
+func dialsOnlyItsOwn(t *testing.T, cmd *exec.Cmd, own *atomic.Int64, others ...*atomic.Int64) {
+	t.Helper()
+	said := &lockedBuffer{}
 	cmd.Stdout, cmd.Stderr = said, said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the worker's own socket is dialled", func() bool { return honest.Load() > 0 })
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	eventually(t, "the worker's own socket is dialled", func() bool { return own.Load() > 0 })
 	time.Sleep(3 * time.Second) // several attempts of each
-	stop()
-	_ = cmd.Wait()
-	if stolen.Load() > 0 || opened.Load() > 0 {
-		t.Errorf("%d connections to another host, %d to a file, want none; it said:\n%s", stolen.Load(), opened.Load(), said)
+	for i, o := range others {
+		if n := o.Load(); n > 0 {
+			t.Errorf("got %d connections to a socket that is no worker's (%d), want none; it said:\n%s", n, i, said)
+		}
 	}
+}
+
+// Pods' annotations, and records in Dynamo's folder, name another host, a file of this machine, and a port of another service. The
+// worker's own host alone is dialled.
+func TestPodsAndRecordsChooseNoHost(t *testing.T) {
+	t.Parallel()
+	bin, err := product()
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim, stolen := counted(t, "tcp", "127.0.0.2:0")
+	file := filepath.Join(t.TempDir(), "socket")
+	_, opened := counted(t, "unix", file)
+	serve := func(keys map[string]any) *exec.Cmd {
+		t.Helper()
+		keys["listen"], keys["admin"] = freeAddr(t), freeAddr(t)
+		text, err := json.Marshal(keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := filepath.Join(t.TempDir(), "sightline.yaml")
+		if err := os.WriteFile(config, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return exec.Command(bin, "serve", "-c", config)
+	}
+	t.Run("pods", func(t *testing.T) {
+		api, err := fakekube.Start(t.TempDir(), "llm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer api.Close()
+		own, honest := counted(t, "tcp", "127.0.1.41:0")
+		_, port, _ := net.SplitHostPort(own)
+		labels := map[string]string{"app": "vllm"}
+		for i, says := range [][2]string{{"tcp://{ip}:" + port, "tcp://" + victim}, {"tcp://" + victim, ""}, {"ipc://" + file, "ipc://" + file},
+			{"tcp://{ip}:" + port, "ipc://" + file}, {"tcp://127.0.0.2:" + strings.Split(victim, ":")[1], "tcp://127.0.1.41:22"}} {
+			api.PutPod(fakekube.Pod{Name: fmt.Sprint("p", i), IP: fmt.Sprint("127.0.1.", 41+i), Ready: true}, labels,
+				map[string]string{"sightline/model": "m", "sightline/events": says[0], "sightline/replay": says[1]})
+		}
+		api.PutPool("chat", labels, 8000)
+		dialsOnlyItsOwn(t, serve(map[string]any{"kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile,
+			"token_file": api.TokenFile, "pool": "chat", "namespace": "llm"}}), honest, stolen, opened)
+	})
+	t.Run("records", func(t *testing.T) {
+		own, honest := counted(t, "tcp", "127.0.1.51:0")
+		root := t.TempDir()
+		record := func(bucket, name string, value map[string]any) {
+			t.Helper()
+			text, err := json.Marshal(value)
+			if err == nil {
+				err = os.MkdirAll(filepath.Join(root, "v1", bucket), 0o700)
+			}
+			if err == nil {
+				err = os.WriteFile(filepath.Join(root, "v1", bucket, url.PathEscape(name)), text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		record("instances", "dynamo/backend/generate/7", map[string]any{"instance_id": 7,
+			"transport": map[string]any{"tcp": "127.0.1.51:40001/generate"}})
+		record("mdc", "dynamo/backend/generate/7", map[string]any{"instance_id": 7,
+			"card_json": map[string]any{"display_name": "m", "kv_cache_block_size": 16}})
+		for i, at := range []string{"tcp://" + own, "tcp://" + victim, "ipc://" + file, "tcp://127.0.1.51:22", "tcp://*:5557"} {
+			record("event_channels", fmt.Sprint("namespace/dynamo/component/backend/endpoint/generate/topic/kv-events/", i),
+				map[string]any{"transport": map[string]any{"kind": "Zmq", "config": map[string]any{"endpoint": at}}})
+		}
+		dir, err := filepath.Abs(modelDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dialsOnlyItsOwn(t, serve(map[string]any{"models": []any{map[string]any{"name": "m", "dir": dir, "block_hash": "dynamo"}},
+			"dynamo": map[string]any{"plane": "zmq", "discovery": root, "frontends": []string{freeAddr(t)}}}), honest, stolen, opened)
+	})
 }
