@@ -195,10 +195,10 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	if err != nil {
 		return out, err
 	}
-	ctx, cancel := m.Media.withinBudget(ctx, req, draft)
-	defer cancel()
 	q := mediaReader{Model: m, hashKey: m.Media.Secret.Key(), endpoint: endpoint, adapter: lora,
 		client: req.Client, body: req.Body, draft: draft}
+	ctx, cancel := q.withinBudget(ctx)
+	defer cancel()
 	for i := range draft.Prompts {
 		p, err := m.expand(ctx, &q, req, &draft.Prompts[i], out)
 		if err != nil {
@@ -210,11 +210,11 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 }
 
 // withinBudget limits the time that a request waits for images that are not in its body.
-func (x *Media) withinBudget(ctx context.Context, req *body.Request, d *prompt.Draft) (context.Context, context.CancelFunc) {
-	budget := time.Duration(x.budget.Load())
-	for i := range d.Prompts {
-		for j := range d.Prompts[i].Media {
-			if budget > 0 && isRemote(req.Body, &d.Prompts[i].Media[j]) {
+func (q *mediaReader) withinBudget(ctx context.Context) (context.Context, context.CancelFunc) {
+	budget, prompts := time.Duration(q.Media.budget.Load()), q.draft.Prompts
+	for i := range prompts {
+		for j := range prompts[i].Media {
+			if budget > 0 && q.isRemote(&prompts[i].Media[j]) {
 				return context.WithTimeout(ctx, budget)
 			}
 		}

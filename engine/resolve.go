@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tidwall/gjson"
 
@@ -33,6 +34,9 @@ const (
 	inexactLater       = "media name not computed yet: pixels are decoded beside the requests"
 	inexactUnnamed     = "media name not computable"
 )
+
+// maxParallel bounds the media of one request that are read at a time.
+const maxParallel = 512
 
 // mediaReader resolves the media of one request: identify (source.go), deliver (delivery.go), name.
 type mediaReader struct {
@@ -67,16 +71,28 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	}
 	found = make([]Medium, len(list))
 	whys, errs := make([]string, len(list)), make([]error, len(list))
-	var remote sync.WaitGroup // remote media are fetched in parallel
+	var remote []int // media that take time are read beside each other
 	for i := range list {
-		one := func() { found[i], whys[i], errs[i] = q.readGuarded(ctx, &list[i]) }
-		if len(list) > 1 && isRemote(q.body, &list[i]) {
-			remote.Go(one)
-		} else {
-			one()
+		if len(list) > 1 && q.isRemote(&list[i]) {
+			remote = append(remote, i)
+			continue
+		}
+		found[i], whys[i], errs[i] = q.readGuarded(ctx, &list[i])
+		if errs[i] != nil {
+			return nil, "", errs[i]
 		}
 	}
-	remote.Wait()
+	var all sync.WaitGroup
+	var next atomic.Int64
+	for range min(len(remote), maxParallel) {
+		all.Go(func() {
+			for n := next.Add(1); n <= int64(len(remote)); n = next.Add(1) {
+				i := remote[n-1]
+				found[i], whys[i], errs[i] = q.readGuarded(ctx, &list[i])
+			}
+		})
+	}
+	all.Wait()
 	if err := cmp.Or(errs...); err != nil {
 		return nil, "", err
 	}

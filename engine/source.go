@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/media"
@@ -19,9 +18,10 @@ import (
 
 // A medium's bytes are in the body, behind a URL, or in a local file.
 
-// isRemote reports whether an image's bytes are not in the body. Media of other kinds are not read.
-func isRemote(s *body.Skeleton, in *prompt.Medium) bool {
-	return in.Modality == "image" && schemeOf(in.Raw(s)) != "data"
+// isRemote reports whether an image's bytes are fetched or read from a file. Media of other kinds are not read.
+func (q *mediaReader) isRemote(in *prompt.Medium) bool {
+	scheme := schemeOf(in.Raw(q.body))
+	return in.Modality == "image" && (scheme == "http" && q.Media.fetch != nil || scheme == "file" || scheme == "" && q.rules.TakesPaths)
 }
 
 // schemeOf tells data, http and file URLs from everything else by their first characters.

@@ -33,12 +33,28 @@ func times(n, size int, f func(i int) string) string {
 	return b.String()
 }
 
-// atLimit is a shape of small items, of which a body may have 4,096: a number makes each of them unlike the others.
-func atLimit(name, path, begin, end, item string) Shape {
-	const most = 4090
-	return Shape{Name: name, Path: path, Most: most * len(fmt.Sprintf(item, most)), Build: func(n int, nonce string) string {
-		begin := `{"user":"` + nonce + `",` + begin[1:]
-		return begin + times(n-len(begin)-len(end), len(item)+16, numbered(item)) + end
+// Limits of what a request may hold. Bodies of so many of the smallest items cost the most for a byte.
+const (
+	messagesAndParts = 4096
+	keysOfParts      = 65536
+	jsonValues       = 131072
+	prompts          = 1024
+)
+
+// atLimit is a shape of almost as many small items as are allowed. A number in the item makes each of them unlike the others.
+func atLimit(most int, name, path, begin, end, item string) Shape {
+	most -= 20
+	build := numbered(item)
+	if !strings.Contains(item, "%d") {
+		build = func(int) string { return item }
+	}
+	size := 1 + len(build(most))
+	return Shape{Name: name, Path: path, Most: most * size, Build: func(n int, nonce string) string {
+		items := make([]string, min(n/size, most))
+		for i := range items {
+			items[i] = build(i)
+		}
+		return `{"user":"` + nonce + `",` + begin[1:] + strings.Join(items, ",") + end
 	}}
 }
 
@@ -107,9 +123,6 @@ func All() []Shape {
 		{Name: "text parts", Build: func(n int, nonce string) string {
 			long := strings.Repeat("a", n/4000)
 			return Holding(times(n-40, 50, numbered(`{"type":"text","text":"`+nonce+long+`%d"}`)))
-		}},
-		{Name: "unknown keys of a part", Build: func(n int, nonce string) string {
-			return Holding(`{"type":"text","text":"` + nonce + `",` + times(n, 20, numbered(`"k%d":0`)) + `}`)
 		}},
 		{Name: "unknown keys of an image", Build: func(n int, nonce string) string {
 			return Holding(`{"type":"image_url","image_url":{"url":"data:image/png;base64,` + tinyPNG(1) + `"},` +
@@ -208,16 +221,75 @@ func All() []Shape {
 		{Name: "equal texts of a part", Build: func(n int, nonce string) string {
 			return Holding(`{"type":"text",` + times(n, 30, numbered(`"text":"`+nonce+`%d"`)) + `}`)
 		}},
-		atLimit("conversations at the limit", "/v1/chat/completions/batch", `{"model":"m","messages":[`, `]}`,
+		atLimit(messagesAndParts, "conversations at the limit", "/v1/chat/completions/batch", `{"model":"m","messages":[`, `]}`,
 			`[{"role":"user","content":"%d"}]`),
-		atLimit("image URLs at the limit", "", `{"model":"m","messages":[{"role":"user","content":[`, `]}]}`,
+		atLimit(messagesAndParts, "image URLs at the limit", "", `{"model":"m","messages":[{"role":"user","content":[`, `]}]}`,
 			`{"type":"image_url","image_url":{"url":"http://127.0.0.1/%d"}}`),
-		atLimit("input items at the limit", "/v1/responses", `{"model":"m","input":[`, `]}`, `{"role":"user","content":"%d"}`),
-		atLimit("blocks at the limit", "/v1/messages", `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[`, `]}]}`,
+		atLimit(messagesAndParts, "short image URLs at the limit", "", `{"model":"m","messages":[{"role":"user","content":[`, `]}]}`,
+			`{"type":"image_url","image_url":{"url":"%d"}}`),
+		atLimit(messagesAndParts, "uuids at the limit", "", `{"model":"m","messages":[{"role":"user","content":[`, `]}]}`,
+			`{"type":"image_url","image_url":null,"uuid":"%d"}`),
+		atLimit(messagesAndParts, "empty parts at the limit", "", `{"model":"m","messages":[{"role":"user","content":[`, `]}]}`,
+			`{"type":"text","text":""}`),
+		atLimit(messagesAndParts, "bare strings at the limit", "", `{"model":"m","messages":[{"role":"user","content":[`, `]}]}`, `"%d"`),
+		atLimit(messagesAndParts, "messages at the limit", "", `{"model":"m","messages":[`, `]}`, `{"role":"user","content":"%d"}`),
+		atLimit(messagesAndParts, "empty messages at the limit", "", `{"model":"m","messages":[`, `]}`, `{"role":"user","content":""}`),
+		atLimit(messagesAndParts, "system messages at the limit", "", `{"model":"m","messages":[`, `]}`, `{"role":"system","content":"%d"}`),
+		atLimit(messagesAndParts, "developer messages at the limit", "",
+			`{"model":"m","messages":[`, `]}`, `{"role":"developer","content":"%d"}`),
+		atLimit(messagesAndParts, "tools' messages at the limit", "", `{"model":"m","messages":[`, `]}`,
+			`{"role":"tool","tool_call_id":"%d","content":[]}`),
+		atLimit(messagesAndParts, "messages of a call at the limit", "", `{"model":"m","messages":[`, `]}`,
+			`{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}`),
+		atLimit(messagesAndParts, "images of a message at the limit", "", `{"model":"m","messages":[`, `]}`,
+			`{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://127.0.0.1/%d"}}]}`),
+		atLimit(messagesAndParts, "input items at the limit", "/v1/responses",
+			`{"model":"m","input":[`, `]}`, `{"role":"user","content":"%d"}`),
+		atLimit(messagesAndParts, "calls among items at the limit", "/v1/responses", `{"model":"m","input":[`, `]}`,
+			`{"type":"function_call","call_id":"%d","name":"f","arguments":"{}"}`),
+		atLimit(messagesAndParts, "outputs at the limit", "/v1/responses", `{"model":"m","input":[`, `]}`,
+			`{"type":"function_call_output","call_id":"%d","output":""}`),
+		atLimit(messagesAndParts, "reasoning items at the limit", "/v1/responses", `{"model":"m","input":[`, `]}`,
+			`{"type":"reasoning","summary":[{"text":"%d"}]}`),
+		atLimit(messagesAndParts, "images among items at the limit", "/v1/responses", `{"model":"m","input":[`, `]}`,
+			`{"role":"user","content":[{"type":"input_image","image_url":"http://127.0.0.1/%d"}]}`),
+		atLimit(messagesAndParts, "blocks at the limit", "/v1/messages",
+			`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[`, `]}]}`,
 			`{"type":"text","text":"%d"}`),
-		atLimit("messages at the limit", "", `{"model":"m","messages":[`, `]}`, `{"role":"user","content":"%d"}`),
-		atLimit("tool calls at the limit", "", `{"model":"m","messages":[{"role":"assistant","tool_calls":[`,
+		atLimit(messagesAndParts, "results at the limit", "/v1/messages",
+			`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[`, `]}]}`,
+			`{"type":"tool_result","tool_use_id":"%d"}`),
+		atLimit(messagesAndParts, "uses at the limit", "/v1/messages",
+			`{"model":"m","max_tokens":1,"messages":[{"role":"assistant","content":[`, `]}]}`,
+			`{"type":"tool_use","id":"%d","name":"f","input":{}}`),
+		atLimit(messagesAndParts, "system texts at the limit", "/v1/messages", `{"model":"m","max_tokens":1,"messages":[`, `]}`,
+			`{"role":"system","content":"%d"}`),
+		atLimit(messagesAndParts, "system blocks at the limit", "/v1/messages",
+			`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"}],"system":[`, `]}`, `{"type":"text","text":"%d"}`),
+		atLimit(keysOfParts, "keys of a part at the limit", "", `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a",`,
+			`}]}]}`, `"%d":0`),
+		atLimit(keysOfParts, "keys of a message at the limit", "", `{"model":"m","messages":[{"role":"user","content":"a",`, `}]}`, `"%d":0`),
+		atLimit(messagesAndParts, "keys of messages at the limit", "", `{"model":"m","messages":[`, `]}`,
+			`{"role":"user","content":"","a":0,"b":0,"c":0,"d":0,"e":0,"f":0,"g":0,"h":0}`),
+		atLimit(prompts, "prompts at the limit", "/v1/completions", `{"model":"m","prompt":[`, `]}`, `"%d"`),
+		atLimit(prompts, "lists of an id at the limit", "/v1/completions", `{"model":"m","prompt":[`, `]}`, `[%d]`),
+		atLimit(jsonValues/4, "calls without a name at the limit", "", `{"model":"m","messages":[{"role":"assistant","tool_calls":[`,
+			`]},{"role":"user","content":"x"}]}`, `{"function":{"arguments":""}}`),
+		atLimit(jsonValues/6, "calls at the limit", "", `{"model":"m","messages":[{"role":"assistant","tool_calls":[`,
 			`]},{"role":"user","content":"x"}]}`, `{"id":"%d","type":"function","function":{"name":"f","arguments":"{}"}}`),
+		atLimit(jsonValues/4, "tools at the limit", "", `{"model":"m","messages":[{"role":"user","content":"a"}],"tools":[`, `]}`,
+			`{"type":"function","function":{"name":"%d"}}`),
+		atLimit(jsonValues/4, "tools of Messages at the limit", "/v1/messages",
+			`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"}],"tools":[`, `]}`, `{"name":"%d","input_schema":{}}`),
+		atLimit(jsonValues/3, "tools of Responses at the limit", "/v1/responses", `{"model":"m","input":"a","tools":[`, `]}`,
+			`{"type":"function","name":"%d"}`),
+		atLimit(jsonValues, "empty lists at the limit", "",
+			`{"model":"m","messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"k":[`,
+			`]}}`, `[]`),
+		atLimit(jsonValues, "variables at the limit", "", `{"model":"m","messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{`,
+			`}}`, `"%d":0`),
+		atLimit(jsonValues/2, "documents at the limit", "",
+			`{"model":"m","messages":[{"role":"user","content":"a"}],"documents":[`, `]}`, `{"":""}`),
 		{Name: "conversations", Path: "/v1/chat/completions/batch", Build: func(n int, nonce string) string {
 			return `{"model":"m","messages":[` + times(n, 300, numbered(`[{"role":"user","content":"`+nonce+strings.Repeat("a ", 100)+`%d"}]`)) +
 				`]}`
