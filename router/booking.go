@@ -103,7 +103,8 @@ func (r *Router) book(p *plan) {
 	r.encodeQueues.Book(p.encodings, p.now)
 	r.recordPredictions(b, &st, &a, p.now)
 	r.openBooking(p, b, work)
-	r.registerExpectation(b, &a, p.out.ID, p.session, placing{mostPredicted(&p.mem.overlap, c), c.Decode == nil && c.Chosen.Worker.Role == fleet.Any})
+	at := placing{mostPredicted(&p.mem.overlap, c), c.Decode == nil && c.Chosen.Worker.Role == fleet.Any}
+	r.registerExpectation(b, &a, p.out.ID, p.session, at)
 }
 
 // placing is what the audit wants to know of a choice, to tell over which event stream a worker's requests should come.
