@@ -160,8 +160,11 @@ func (s *Server) checkWords(f *faults) {
 // checkEngine checks the keys that only some engines and releases have.
 func (s *Server) checkEngine(f *faults) {
 	r := s.Rules()
-	_, err := rules.ParseVersion(s.EngineVersion)
+	release, err := rules.ParseVersion(s.EngineVersion)
 	f.when(err != nil, "engine_version", "%v", err)
+	known, none := rules.ParseVersion(r.Release)
+	f.when(none == nil && !release.Plausible(known), "engine_version", "%q is no release of %s (want one such as %s)", s.EngineVersion,
+		s.Engine, r.Release)
 	f.when(s.EnableEagle && !s.Dynamo(), "enable_eagle",
 		"true, but only Dynamo's hashes depend on it (want block_hash: dynamo, or leave it out)")
 	f.when(s.Fingerprint != "" && !r.HasProcessor, "processor_fingerprint", "only SGLang has one (want engine: sglang)")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/denied"
+	"github.com/sightline-router/sightline/workers/probe"
 )
 
 // against compares requests, as read here, with what a worker makes of them. It asks, in this order:
@@ -23,9 +24,12 @@ import (
 //	/v1/…/render   tokens and names of media (vLLM with --enable-scale-out)
 //	/tokenize      tokens; for an engine that takes only text there, of the text that our template made
 //	the request    for one token of answer, with return_token_ids: tokens, or at least their number
+//
+// Before that, it compares how the worker was started with what is configured.
 type against struct {
 	*model
 	addr   string
+	named  bool // engine_model is configured
 	client *http.Client
 	out    io.Writer
 }
@@ -55,7 +59,7 @@ func (o *Options) against(out io.Writer) (func(ctx context.Context, request []by
 	if err != nil {
 		return nil, fmt.Errorf("worker_access: %w", err)
 	}
-	a := &against{model: m, addr: u.Host, client: rules.NewClient(patience, as), out: out}
+	a := &against{model: m, addr: u.Host, named: o.Config != "" || o.EngineModel != "", client: rules.NewClient(patience, as), out: out}
 	return a.compare, nil
 }
 
@@ -75,31 +79,57 @@ func (a *against) compare(ctx context.Context, line []byte) error {
 		return fmt.Errorf("--against: %w", err)
 	}
 	a.say("asked", "%s", t.asked)
-	fix := a.judge(ctx, &ours, t)
-	if fix == "" {
-		a.say("result", "equal, as far as it was told")
-		_, err = fmt.Fprintln(a.out)
-		return err
+	settings := a.judgeSettings(ctx, len(ours.MM) > 0)
+	fix, compared := a.judge(ctx, &ours, t)
+	defer fmt.Fprintln(a.out)
+	switch {
+	case fix != "" || settings != "":
+		a.say("look at", "%s", cmp.Or(fix, settings))
+		return errDiffers
+	case !ours.Exact:
+		a.say("result", "not equal and not other: %d of the worker's %d tokens were compared, and those are equal", compared, t.number())
+		return errPartly
 	}
-	a.say("look at", "%s", fix)
-	fmt.Fprintln(a.out)
-	return errDiffers
+	a.say("result", "equal, as far as it was told")
+	return nil
 }
+
+// judgeSettings prints how the worker was started otherwise than configured, and returns which keys to look at; "": none. Of the name of
+// images it speaks if they have one here.
+func (a *against) judgeSettings(ctx context.Context, media bool) string {
+	var keys []string
+	for _, f := range probe.Settings(ctx, a.client, &probe.Worker{Addr: a.addr}, a.Model) {
+		switch {
+		case f.Verdict != probe.Configuration:
+			a.say("settings", "not compared: %s", f.Detail)
+		case slices.Contains(probe.Identity, f.What) && (f.What != "engine_model" || media || a.named):
+			a.say("differ", "%s: %s", f.What, f.Detail)
+			keys = append(keys, f.What)
+		}
+	}
+	return strings.Join(keys, ", ")
+}
+
+// number returns how many tokens the worker's prompt has.
+func (t *theirs) number() int { return max(t.count, len(t.tokens)) }
 
 func (a *against) say(key, format string, args ...any) {
 	fmt.Fprintf(a.out, "%-9s %s\n", key, fmt.Sprintf(format, args...))
 }
 
-var errDiffers = errors.New("the worker reads the request otherwise, as printed")
+var (
+	errDiffers = errors.New("the worker reads the request otherwise, as printed")
+	errPartly  = errors.New("the request was compared in part, as printed")
+)
 
-// judge prints where the two sides differ, and returns which part to look at; "": they do not.
-func (a *against) judge(ctx context.Context, ours *explained, t *theirs) string {
+// judge prints where the two sides differ, and returns which part to look at, "" if they do not, and how many tokens were compared.
+func (a *against) judge(ctx context.Context, ours *explained, t *theirs) (fix string, compared int) {
 	if t.tokens == nil {
 		a.say("tokens", "ours %d, the worker's %d; it does not say which", len(ours.TokenIDs), t.count)
-		if t.count == len(ours.TokenIDs) || !ours.Exact {
-			return ""
+		if t.count == len(ours.TokenIDs) || !ours.Exact && t.count > len(ours.TokenIDs) {
+			return "", 0
 		}
-		return "chat_template and dir: as the worker's; with an image, mm_processor_kwargs and engine_version"
+		return "chat_template and dir: as the worker's; with an image, mm_processor_kwargs and engine_version", 0
 	}
 	at := 0
 	for at < min(len(ours.TokenIDs), len(t.tokens)) && ours.TokenIDs[at] == t.tokens[at] {
@@ -107,8 +137,13 @@ func (a *against) judge(ctx context.Context, ours *explained, t *theirs) string 
 	}
 	a.say("tokens", "ours %d, the worker's %d", len(ours.TokenIDs), len(t.tokens))
 	if at == len(ours.TokenIDs) && (at == len(t.tokens) || !ours.Exact) {
-		return a.judgeNames(ours, t)
+		return a.judgeNames(ours, t), at
 	}
+	return a.judgeTokens(ctx, ours, t, at), at
+}
+
+// judgeTokens prints the first token that differs.
+func (a *against) judgeTokens(ctx context.Context, ours *explained, t *theirs, at int) string {
 	from := max(0, at-4)
 	a.say("differ", "first at token %d", at)
 	a.say("ours", "%s", a.text(ours.TokenIDs, from, at))

@@ -126,6 +126,71 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
+// TestAgainstInPart: equal is said only of what was compared, and of a worker that was started as configured.
+func TestAgainstInPart(t *testing.T) {
+	const video = `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"Hello there, how are you?"},` +
+		`{"type":"video_url","video_url":{"url":"data:video/mp4;base64,AAAA"}}]}]}`
+	const text = `{"model":"m","messages":[{"role":"user","content":"Hello there, how are you?"}]}`
+	o := Options{ModelDir: "../../examples/models/qwen2.5-vl", Engine: "vllm", EngineVersion: "0.32.0",
+		EngineModel: "Qwen/Qwen2.5-VL-7B-Instruct"}
+	m, err := o.model()
+	if err != nil {
+		t.Fatal(err)
+	}
+	more := func(ids []uint32) []uint32 { return append(ids, make([]uint32, 72)...) }
+	same := func(ids []uint32) []uint32 { return ids }
+	for _, c := range []struct {
+		name, request, root, release string
+		theirs                       func([]uint32) []uint32
+		tells                        bool // the tokens, not only their number
+		err                          error
+		want, never                  string
+	}{
+		{"a beginning", video, o.EngineModel, "0.32.0", more, true, errPartly, "tokens were compared, and those are equal", "result    equal"},
+		{"a number beside a beginning", video, o.EngineModel, "0.32.0", more, false, errPartly, "0 of the worker's", "result    equal"},
+		{"all", text, o.EngineModel, "0.32.0", same, true, nil, "result    equal", "look at"},
+		{"another model", text, "Qwen/Qwen2.5-VL-3B-Instruct", "0.32.0", same, true, errDiffers, "look at   engine_model", "result    equal"},
+		{"another release", text, o.EngineModel, "0.30.0", same, true, errDiffers, "look at   engine_version", "result    equal"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ids := m.explain(t.Context(), []byte(c.request)).TokenIDs
+			if len(ids) == 0 {
+				t.Fatal("got no tokens, want some")
+			}
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				their := c.theirs(slices.Clone(ids))
+				answer := map[string]any{"usage": map[string]int{"prompt_tokens": len(their)}}
+				if c.tells {
+					answer["prompt_token_ids"] = their
+				}
+				switch r.URL.Path {
+				case "/v1/models":
+					fmt.Fprintf(w, `{"data":[{"id":"m","owned_by":"vllm","root":%q}]}`, c.root)
+				case "/version":
+					fmt.Fprintf(w, `{"version":%q}`, c.release)
+				case "/v1/chat/completions":
+					_ = json.NewEncoder(w).Encode(answer)
+				default:
+					http.NotFound(w, r)
+				}
+			}))
+			defer srv.Close()
+			o, out := o, &bytes.Buffer{}
+			o.Against = srv.URL
+			compare, err := o.against(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := compare(t.Context(), []byte(c.request)); !errors.Is(err, c.err) {
+				t.Errorf("got %v, want %v", err, c.err)
+			}
+			if !strings.Contains(out.String(), c.want) || strings.Contains(out.String(), c.never) {
+				t.Errorf("got %s, want %q and no %q", out, c.want, c.never)
+			}
+		})
+	}
+}
+
 // TestAgainstNoWorker: what is no worker is named as what it is.
 func TestAgainstNoWorker(t *testing.T) {
 	o := Options{ModelDir: "../../examples/models/qwen2.5-vl", Against: "10.0.0.5:8000"}

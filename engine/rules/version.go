@@ -39,3 +39,9 @@ func (v Version) AtLeast(major, minor, patch int) bool {
 	}
 	return true
 }
+
+// Plausible reports whether there may be such a release of an engine of which another one is known: one of the next major number, or
+// some minor ones further.
+func (v Version) Plausible(known Version) bool {
+	return v[0] <= known[0]+1 && (v[0] != known[0] || v[1] <= known[1]+50)
+}

@@ -69,7 +69,7 @@ func imageURL(width, height int) string {
 // probeWorker probes a worker. It stops at the first sign that the worker does not answer.
 func (p *Prober) probeWorker(ctx context.Context, w *Worker) (found []Finding) {
 	m := w.Ours.Model()
-	found = p.settings(ctx, w, m)
+	found = Settings(ctx, p.client, w, m)
 	if slices.ContainsFunc(found, func(f Finding) bool { return f.Verdict == Unreachable }) {
 		return found
 	}

@@ -25,7 +25,7 @@ func TestFoundOut(t *testing.T) {
 	w := &Worker{Name: "w", Addr: strings.TrimPrefix(s.URL, "http://"), Model: "m", Names: []string{"m"}, Ours: load(t, nil),
 		Adapters: []string{"sql", "gone"}}
 	got := ""
-	for _, f := range p.settings(t.Context(), w, w.Ours.Model()) {
+	for _, f := range Settings(t.Context(), p.client, w, w.Ours.Model()) {
 		got += f.What + ": " + f.Detail + "\n"
 	}
 	for _, want := range []string{`serves the adapter "poems"`, `no adapter called "gone"`} {
@@ -34,7 +34,7 @@ func TestFoundOut(t *testing.T) {
 		}
 	}
 	w.Adapters = []string{"sql", "poems"}
-	if found := p.settings(t.Context(), w, w.Ours.Model()); len(found) > 0 {
+	if found := Settings(t.Context(), p.client, w, w.Ours.Model()); len(found) > 0 {
 		t.Errorf("all is as configured: %+v", found)
 	}
 }

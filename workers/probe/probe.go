@@ -65,8 +65,8 @@ type Finding struct {
 	Fault      rules.Fault `json:"fault,omitempty"`      // why the worker could not be asked
 }
 
-// identity are What of the settings by which prompts and names are read.
-var identity = []string{"engine", "engine_version", "engine_model"}
+// Identity are What of the settings by which prompts and names are read.
+var Identity = []string{"engine", "engine_version", "engine_model"}
 
 // Asked is What of a worker's own list of models: if it is not answered, nothing is known of what it serves.
 const Asked = "/v1/models"
@@ -181,7 +181,8 @@ func (p *Prober) Set(workers []Worker) {
 			old = slices.Delete(old, i, i+1)
 			continue
 		}
-		p.known = append(p.known, &probedWorker{Worker: w, result: Result{Worker: w.Name, Model: w.Model, Verdict: Unreachable}})
+		none := Result{Worker: w.Name, Model: w.Model, Verdict: Unreachable, Findings: []Finding{}}
+		p.known = append(p.known, &probedWorker{Worker: w, result: none})
 		p.joined.Ring()
 	}
 	for _, gone := range old {
@@ -292,7 +293,7 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 	if ctx.Err() != nil {
 		return // stopping: the failure says nothing about the worker
 	}
-	r := Result{Worker: w.Name, Model: w.Model, At: time.Now(), Verdict: Equal, Findings: found}
+	r := Result{Worker: w.Name, Model: w.Model, At: time.Now(), Verdict: Equal, Findings: append([]Finding{}, found...)}
 	for _, f := range found {
 		p.total.WithLabelValues(w.Name, string(f.Verdict)).Inc()
 		if slices.Index(severity, f.Verdict) > slices.Index(severity, r.Verdict) {
@@ -305,7 +306,7 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 	p.mu.Unlock()
 	if p.opt.Probed != nil && r.Verdict != Unreachable {
 		p.opt.Probed(w.Name, slices.ContainsFunc(found, func(f Finding) bool {
-			return f.Verdict == Differs || f.Verdict == Configuration && slices.Contains(identity, f.What)
+			return f.Verdict == Differs || f.Verdict == Configuration && slices.Contains(Identity, f.What)
 		}))
 	}
 	if old.Verdict != r.Verdict {

@@ -11,11 +11,11 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// settings compares what a server reports about itself with the configuration: /v1/models gives its names, max_model_len and, if
+// Settings compares what a server reports about itself with the configuration: /v1/models gives its names, max_model_len and, if
 // the engine reports its settings, --model as root; then /version gives the release, and its metrics and event sources what was
 // switched off. How large its blocks are is known by its events. A missing endpoint, or one that wants a key, is a finding that says
 // what was not compared. SGLang's /server_info is never asked, since it reveals keys.
-func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (found []Finding) {
+func Settings(ctx context.Context, client *http.Client, w *Worker, m *engine.Model) (found []Finding) {
 	f := rules.Facts{Addr: w.Addr}
 	wrong := func(key, format string, args ...any) {
 		found = append(found, Finding{What: key, Verdict: Configuration, Detail: fmt.Sprintf(format, args...)})
@@ -37,7 +37,7 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 		if !query.asked {
 			continue
 		}
-		err := query.ask(ctx, p.client, &f)
+		err := query.ask(ctx, client, &f)
 		if err == nil {
 			query.compare(&f, w, m, wrong)
 			continue
@@ -56,8 +56,8 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 		}
 	}
 	if r := m.Rules(); r.ReportsSettings && engine.ByOwner(f.Owner) == m.Server.Engine {
-		page, _, _ := rules.Get(ctx, p.client, f.Addr, r.Load.Path, "", maxMetrics) // without it, less is known
-		r.Describe(ctx, p.client, page, &f)
+		page, _, _ := rules.Get(ctx, client, f.Addr, r.Load.Path, "", maxMetrics) // without it, less is known
+		r.Describe(ctx, client, page, &f)
 		compareSwitches(&f, w, m, wrong)
 	}
 	return found
