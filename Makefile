@@ -82,8 +82,8 @@ $(AXE):
 	-@mkdir -p $@.part && cd $@.part && npm pack --silent axe-core@4.14.1 >/dev/null && tar xzf axe-core-4.14.1.tgz && mv package $@ && rm -rf $@.part
 
 .PHONY: page
-page: build $(AXE) ## the admin page in a real browser (needs chromium), in three sizes, light and dark, of 1, 48 and 200 workers; UPDATE=1 writes docs/page.png
-	cd e2e/page && SIGHTLINE_AXE=$(AXE)/axe.min.js SIGHTLINE_LAB=$(CURDIR)/$(LAB) $(GO) test -count=1 -timeout 10m . $(if $(UPDATE),-args -update)
+page: build $(AXE) ## the admin page in a real browser (needs chromium), in four sizes, light and dark, of none to 200 workers; UPDATE=1 writes docs/page.png
+	cd e2e/page && SIGHTLINE_AXE=$(AXE)/axe.min.js SIGHTLINE_LAB=$(CURDIR)/$(LAB) $(GO) test -count=1 -timeout 30m . $(if $(UPDATE),-args -update)
 
 CLIENTS := $(CACHE)/clients-1
 $(CLIENTS):
@@ -146,7 +146,7 @@ DYNAMO := 1.6.1
 .PHONY: e2e-dynamo
 e2e-dynamo: ## real processes of NVIDIA Dynamo behind a real Envoy (0.7 GB, two minutes), no GPU, etcd or NATS needed
 	@e2e/dynamo/setup.sh $(CACHE)/dynamo-$(DYNAMO) $(DYNAMO)
-	SIGHTLINE_DYNAMO=$(CACHE)/dynamo-$(DYNAMO) $(GO) test -count=1 -timeout 20m -v -run 'TestRealDynamo' ./e2e
+	SIGHTLINE_DYNAMO=$(CACHE)/dynamo-$(DYNAMO) $(GO) test -count=1 -timeout 30m .v -run 'TestRealDynamo' ./e2e
 
 SIDECAR := 0.7.1
 .PHONY: e2e-llmd
@@ -160,7 +160,7 @@ generated: build ## print again what is committed as printed: the envoy.yaml of 
 # Without TestUsersChange, which has the embedded NATS server read its users again: nats-server 2.15.2 reads its options without a lock
 # while it answers a direct get (getDirectRequest), beside its own setOpts. make test runs it.
 race: ## the concurrent packages under the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test $(POISON) -race -skip '^TestUsersChange$$' -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./media/... ./mmhash/... ./workers/... ./prompt/tokenizer/... ./app/registry ./app/serve ./app/admin
+	CGO_ENABLED=1 $(GO) test $(POISON) -race -skip '^TestUsersChange$$' -timeout 30m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./media/... ./mmhash/... ./workers/... ./prompt/tokenizer/... ./app/registry ./app/serve ./app/admin
 
 sim: build ## the choice beside other routers' rules on a simulated fleet: what its goals are about, and which are reached (seven minutes); SEED=2, TRACE=mooncake_conversation.jsonl.gz
 	$(LAB) sim --goals --missed docs/choice.md --seed $(or $(SEED),1) $(if $(TRACE),--trace $(TRACE))
@@ -251,7 +251,7 @@ vuln: ## govulncheck; where its database is out of reach it says that nothing wa
 
 .PHONY: chaos
 chaos: ## every part killed, stopped, starved or flooded under 200 requests a second, one after another; writes docs/reliability.md (five minutes)
-	SIGHTLINE_CHAOS=docs/reliability.md $(GO) test -count=1 -timeout 20m -v -run '^TestChaos$$' ./e2e
+	SIGHTLINE_CHAOS=docs/reliability.md $(GO) test -count=1 -timeout 30m .v -run '^TestChaos$$' ./e2e
 
 # The commit of 0.1.0.
 PREVIOUS := d6af6775cf6e899a3dae81b5a11ec3e989296090

@@ -80,7 +80,7 @@ func Handler(ctx context.Context, s State) http.Handler {
 	mux.HandleFunc("GET /{$}", page.show)
 	mux.HandleFunc("GET /events", page.events)
 	mux.HandleFunc("GET /problems", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, append([]findings.Finding{}, s.Problems(time.Now())...))
+		list(w, s.Problems(time.Now()))
 	})
 	for name, kind := range assets {
 		mux.HandleFunc("GET /"+name, asset(name, kind))
@@ -89,12 +89,12 @@ func Handler(ctx context.Context, s State) http.Handler {
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.HandleFunc("GET /decisions", s.decisions)
-	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Workers()) })
+	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Workers()) })
 	mux.HandleFunc("POST /workers/resync", s.resync)
 	mux.HandleFunc("POST /reload", s.reload)
-	mux.HandleFunc("GET /unserved", func(w http.ResponseWriter, _ *http.Request) { answer(w, append([]string{}, s.Router.Unserved()...)) })
-	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Hosts()) })
-	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Audit.Findings()) })
+	mux.HandleFunc("GET /unserved", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Router.Unserved()) })
+	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Hosts()) })
+	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Audit.Findings()) })
 	mux.HandleFunc("GET /report", s.report)
 	mux.HandleFunc("GET /index", s.index)
 	mux.HandleFunc("GET /explain", s.explainDecision)
@@ -102,7 +102,7 @@ func Handler(ctx context.Context, s State) http.Handler {
 	mux.HandleFunc("POST /v1/route", s.route)
 	mux.HandleFunc("POST /v1/route/{id}/end", s.routeEnded)
 	if s.Probe != nil {
-		mux.HandleFunc("GET /probes", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Probe.Results()) })
+		mux.HandleFunc("GET /probes", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Probe.Results()) })
 		mux.HandleFunc("POST /probes", func(w http.ResponseWriter, _ *http.Request) {
 			s.Probe.Again()
 			w.WriteHeader(http.StatusAccepted)
@@ -163,7 +163,7 @@ func (s *State) decisions(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			n = 20
 		}
-		answer(w, s.Router.Recent(n))
+		list(w, s.Router.Recent(n))
 		return
 	}
 	d, ok := s.Router.Decision(id)
@@ -212,3 +212,6 @@ func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v)
 }
+
+// list writes a list, [] if there is none.
+func list[T any](w http.ResponseWriter, of []T) { answer(w, append([]T{}, of...)) }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +17,12 @@ import (
 
 	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/workers/fleet"
+	"github.com/sightline-router/sightline/workers/probe"
 )
 
 // TestPages: the pages of a router that has taken two decisions, for one of which the worker reported another count than predicted.
@@ -82,8 +87,8 @@ func TestPages(t *testing.T) {
 	}
 
 	page := get("GET", "/", 200)
-	for _, want := range []string{"gpu-a", "10.0.0.5:8000", "25 % of its KV cache in use",
-		"3 in flight (2 from elsewhere, as reported 700ms ago)",
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `data-l="KV cache">25 %<`,
+		`data-l="in flight">3 <small>2 from elsewhere, 700ms ago<`,
 		`<b class="warn">1 <i>of 2</i></b>predictions equal what workers report`, "<b>100 %</b> load",
 		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "<b>&lt;bad&gt;</b>",
 		"shared with 2 other replicas; last messages at most 0.4 s old"} {
@@ -150,6 +155,45 @@ func TestPages(t *testing.T) {
 	get("GET", "/index?worker=gpu-z", 404)
 	get("GET", "/probes", 404) // no probes are made
 	get("GET", "/elsewhere", 404)
+}
+
+// TestEmptyLists: no endpoint of the source answers with null, neither while there is nothing to tell nor after a request without a worker.
+func TestEmptyLists(t *testing.T) {
+	source, err := os.ReadFile("admin.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, asked := range []bool{false, true} {
+		s := State{Access: Access{Loopback: true},
+			Router:   router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})}),
+			Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "", nil }, Workers: func() []findings.Worker { return nil },
+			Problems: func(time.Time) []findings.Finding { return nil }, Hosts: func() []fetch.HostState { return nil },
+			Audit: audit.New(audit.Options{}), Probe: probe.New(probe.Options{}), Report: report.New("100%", time.Unix(0, 0)).Of,
+			Blocks: func(string, int) ([]indexer.Block, error) { return nil, nil }}
+		if asked {
+			s.Router.Decide(t.Context(), &router.Request{ID: "one", Path: "/v1/chat/completions", Body: [][]byte{[]byte(`{"messages":[]}`)}})
+			s.Probe = probe.New(probe.Options{Workers: []probe.Worker{{Name: "a"}}})
+		}
+		h, n := Handler(t.Context(), s), 0
+		for _, m := range regexp.MustCompile(`"GET (/[a-z]+)"`).FindAllStringSubmatch(string(source), -1) {
+			w := httptest.NewRecorder()
+			if m[1] == "/events" { // it does not end
+				continue
+			}
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1:9903"+m[1]+"?id=one", nil))
+			if n++; strings.Contains(w.Body.String(), "null") {
+				t.Errorf("%s, asked %v: got %s, want no null", m[1], asked, w.Body)
+			}
+		}
+		if n < 12 {
+			t.Errorf("got %d endpoints in admin.go, want all", n)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1:9903/decisions?n=0", nil))
+		if w.Body.String() != "[]\n" {
+			t.Errorf("/decisions?n=0: got %s, want []", w.Body)
+		}
+	}
 }
 
 // TestAskingIsBounded: the size of a body and the number read in parallel are bounded.

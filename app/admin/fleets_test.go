@@ -21,9 +21,10 @@ import (
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
-// madeUp serves the page of a fleet of a size, after 200 decisions; in a broken one a few workers have each fault.
-func madeUp(t *testing.T, size int, broken bool) *httptest.Server {
-	began := time.Now().Add(-130 * time.Minute)
+// madeUp serves the page of a fleet, after 200 decisions: "N well" or "N broken", in which a few workers have each fault; "N ranks" of
+// workers with long names; "N storm", whose workers have many problems, very long names and a model of a long name.
+func madeUp(t *testing.T, size int, state string) *httptest.Server {
+	began, broken := time.Now().Add(-130*time.Minute), state == "broken" || state == "storm"
 	rows := func() (list []findings.Worker) {
 		for i := range size {
 			w := findings.Worker{Name: fmt.Sprint("gpu-", i+1), Addr: fmt.Sprintf("10.0.%d.%d:8000", i/200, i%200+1), Model: "qwen2.5-vl", Rank: -1,
@@ -31,6 +32,13 @@ func madeUp(t *testing.T, size int, broken bool) *httptest.Server {
 				LastEvent: "within a second"}
 			used := float64(i%90) / 100
 			w.Report = &findings.LoadReport{Usage: &used}
+			switch state {
+			case "ranks":
+				w.Name, w.Rank = fmt.Sprintf("qwen2-5-vl-72b-decode-7f9c8d5b6c-x%02dz", i/8), i%8
+			case "storm":
+				w.Name = fmt.Sprintf("%s-%02d", strings.Repeat("inference-pool-of-the-long-cluster-name-", 6), i)
+				w.Model = "RedHatAI/Qwen2.5-VL-72B-Instruct-quantized.w8a8-and-a-revision-of-its-own"
+			}
 			if broken {
 				switch i {
 				case size - 1:
@@ -41,7 +49,13 @@ func madeUp(t *testing.T, size int, broken bool) *httptest.Server {
 					w.EventAge, w.LastEvent = float64(40+i%20), "40s ago"
 				case size - 7:
 					w.Doubtful = 12
+				case size - 8:
+					w.Events, w.EventsError = "waiting", findings.Failure{Text: "dial tcp 10.0.0.7:5557: i/o timeout"}
 				}
+			}
+			if state == "storm" {
+				w.UnknownKey, w.SameEvents, w.OtherSize = `"new_key"`, "gpu-1", 32
+				w.Unfilled, w.Slow = uint64(i), fleet.Slow{Times: 3 + float64(i), Since: began}
 			}
 			list = append(list, w)
 		}
@@ -89,12 +103,12 @@ func madeUp(t *testing.T, size int, broken bool) *httptest.Server {
 	return srv
 }
 
-// TestFleets: of 1, 48 and 200 workers the worst come first, one strip each; decisions are chosen by what is wrong with them. With
+// TestFleets: the worst workers come first, one row or strip each; decisions are chosen by what is wrong with them. With
 // SIGHTLINE_PAGES=1 the pages stay up until the standard input ends, for a browser (make page).
 func TestFleets(t *testing.T) {
-	for _, size := range []int{1, 48, 200} {
-		for _, broken := range []bool{false, true} {
-			srv := madeUp(t, size, broken)
+	for state, sizes := range map[string][]int{"well": {0, 1, 16, 48, 200}, "broken": {1, 16, 48, 200}, "ranks": {16, 200}, "storm": {12}} {
+		for _, size := range sizes {
+			srv, broken := madeUp(t, size, state), state == "broken" || state == "storm"
 			get := func(path string) string {
 				w := httptest.NewRecorder()
 				r := httptest.NewRequest(http.MethodGet, srv.URL+path, nil)
@@ -105,12 +119,15 @@ func TestFleets(t *testing.T) {
 				return w.Body.String()
 			}
 			page := get("/")
-			strips := strings.Split(page, `<a class="strip `)[1:]
-			if len(strips) != size || strings.Contains(page, `class="fleet many"`) != (size > fewWorkers) {
-				t.Errorf("%d strips of %d workers", len(strips), size)
+			strips := strings.Split(page, ` class="strip `)[1:]
+			if len(strips) != size || strings.Contains(page, `<div class="fleet`) != (size > fewWorkers) {
+				t.Errorf("%d %s: %d strips, want one for each", size, state, len(strips))
+			}
+			if size == 0 {
+				strips = []string{"bad0"}
 			}
 			if worst := strips[0][:4]; worst != map[bool]string{false: "bad0", true: "bad3"}[broken] {
-				t.Errorf("%d workers, broken %v: the first is %s", size, broken, worst)
+				t.Errorf("%d %s: the first is %s", size, state, worst)
 			}
 			for _, want := range []string{"v0.3.0", "sightline-0", "2 h 10 min"} {
 				if !strings.Contains(page, want) {
@@ -118,9 +135,9 @@ func TestFleets(t *testing.T) {
 				}
 			}
 			if problems := get("/problems"); (problems == "[]\n") != !broken {
-				t.Errorf("%d workers, broken %v: %s", size, broken, problems)
+				t.Errorf("%d %s: %s", size, state, problems)
 			}
-			if broken && size > 1 {
+			if state == "broken" && size > 1 {
 				if n := strings.Count(get("/?filter=failed"), `data-l="status">503`); n < 10 {
 					t.Errorf("%d failed decisions", n)
 				}
@@ -132,7 +149,7 @@ func TestFleets(t *testing.T) {
 				}
 			}
 			if os.Getenv("SIGHTLINE_PAGES") != "" {
-				fmt.Printf("PAGE %d %v %s\n", size, broken, srv.URL)
+				fmt.Printf("PAGE %d %s %s\n", size, state, srv.URL)
 			}
 		}
 	}

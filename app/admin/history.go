@@ -115,7 +115,7 @@ func quantile(list []time.Duration, q float64) time.Duration {
 type plot struct {
 	Title, Top string
 	Seconds    int    // that it covers, up to now
-	From, Mid  string // its axis, as time before now
+	From       string // where its axis begins, as time before now
 	Series     []series
 	Marks      []mark
 }
@@ -162,7 +162,7 @@ func plots(ring []sample, step float64, events []event, now time.Time) []plot {
 	}
 	for i := range list {
 		p, top := &list[i], 0.0
-		p.Seconds, p.From, p.Mid, p.Marks = int(span.Seconds()), rough(span), rough(span/2), marks
+		p.Seconds, p.From, p.Marks = int(span.Seconds()), rough(span), marks
 		if p.Top != "" {
 			top = 100
 		}

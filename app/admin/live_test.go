@@ -65,7 +65,7 @@ func TestEvents(t *testing.T) {
 	(*workers)[0].Inflight = 7
 	c.step(now.Add(time.Second))
 	news := next()
-	if !strings.Contains(news["fleet"], "7 in flight") || news["decisions"] != "" {
+	if !strings.Contains(news["fleet"], `data-l="in flight">7<`) || news["decisions"] != "" {
 		t.Errorf("after a change: %v", news)
 	}
 	resp.Body.Close()
@@ -144,9 +144,9 @@ func TestHistory(t *testing.T) {
 		t.Errorf("a second: %+v, ten: %+v", last, ten)
 	}
 	now := time.Now()
-	for n, want := range map[int]string{1: "30 s, 15 s", 90: "90 s, 45 s", seconds: "5 min, 2 min"} {
-		if p := plots(h.minutes[:n], 1, nil, now)[0]; p.From+", "+p.Mid != want {
-			t.Errorf("%d seconds: %q, %q, want %q", n, p.From, p.Mid, want)
+	for n, want := range map[int]string{1: "30 s", 90: "90 s", seconds: "5 min"} {
+		if p := plots(h.minutes[:n], 1, nil, now)[0]; p.From != want {
+			t.Errorf("%d seconds: %q, want %q", n, p.From, want)
 		}
 	}
 	if got := plots(h.hour, perTen, nil, now)[0].From; got != "60 min" {
@@ -182,13 +182,13 @@ func TestSaved(t *testing.T) {
 			"–", "GPU-hours", "no prefill rate has been measured yet"}},
 		{router.Totals{Prompt: 1, EnginePrompt: 144_000_000, EngineCached: 72_000_000}, 10_000,
 			saved{"50 %", "72.0 M of 144.0 M, as counted by the engines", "2", "GPU-hours",
-				"estimate: these tokens at 10 k/s, the prefill rate measured, one GPU per worker; since the start"}},
+				"estimated at 10 k tokens/s, as measured, and one GPU per worker"}},
 		{router.Totals{EnginePrompt: 40_000, EngineCached: 20_000}, 10_000,
 			saved{"50 %", "20 k of 40 k, as counted by the engines", "2", "GPU-seconds",
-				"estimate: these tokens at 10 k/s, the prefill rate measured, one GPU per worker; since the start"}},
+				"estimated at 10 k tokens/s, as measured, and one GPU per worker"}},
 		{router.Totals{EnginePrompt: 3_000_000, EngineCached: 1_500_000}, 10_000,
 			saved{"50 %", "1.5 M of 3.0 M, as counted by the engines", "150", "GPU-seconds",
-				"estimate: these tokens at 10 k/s, the prefill rate measured, one GPU per worker; since the start"}},
+				"estimated at 10 k tokens/s, as measured, and one GPU per worker"}},
 	} {
 		if got := savedOf(c.t, c.rate); got != c.want {
 			t.Errorf("%+v at %v: %+v, want %+v", c.t, c.rate, got, c.want)
@@ -207,16 +207,14 @@ func TestEveryCostHasAColour(t *testing.T) {
 	of := func(t choose.Terms) router.Considered {
 		return router.Considered{Candidate: decisionlog.Candidate{Terms: t}}
 	}
-	some := []router.Considered{of(choose.Terms{Queue: 1}), of(choose.Terms{Prefill: 1})}
-	if few := newDecided(Explained{Recent: router.Recent{Ranked: some}}).Legend; len(few) != 2 || few[0].Class != "c1" ||
-		few[1].Class != "c2" {
-		t.Errorf("of two costs that somebody has: %+v", few)
+	bars := newDecided(Explained{Recent: router.Recent{Ranked: []router.Considered{of(terms), of(choose.Terms{Queue: 1})}}}).Candidates
+	if few := bars[1].Bars; len(few) != 1 || few[0].Class != "c2" {
+		t.Errorf("one cost: %+v, want one bar, c2", few)
 	}
-	legend := newDecided(Explained{Recent: router.Recent{Ranked: []router.Considered{of(terms)}}}).Legend
-	if len(legend) != len(Terms(terms)) {
-		t.Fatalf("%d of %d costs", len(legend), len(Terms(terms)))
+	if len(bars[0].Bars) != len(Terms(terms)) {
+		t.Fatalf("%d bars, want %d", len(bars[0].Bars), len(Terms(terms)))
 	}
-	for _, b := range legend {
+	for _, b := range bars[0].Bars {
 		if strings.Count(string(css), "--"+b.Class+":") != 2 || !strings.Contains(string(css), "."+b.Class+" {") {
 			t.Errorf("%s: page.css has no colours for %s", b.Name, b.Class)
 		}

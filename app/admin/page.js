@@ -9,11 +9,19 @@ function put(id, html) {
   const section = at(id), chosen = document.getSelection();
   if (!section || section.innerHTML === html || !chosen.isCollapsed && section.contains(chosen.anchorNode)) return;
   if (id === 'decisions' && pause?.ariaPressed === 'true') return;
-  const focused = section.contains(document.activeElement) && document.activeElement.getAttribute('href');
+  const active = section.contains(document.activeElement) && document.activeElement, href = active && active.getAttribute('href');
+  const key = active && active.parentNode.dataset.key, open = [...section.querySelectorAll('[data-key]')].map((d) => [d.dataset.key, d.open]);
   section.innerHTML = html;
   if (id === 'fleet') arrange();
   if (id === 'plots') point();
-  if (focused) section.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  for (const d of section.querySelectorAll('[data-key]')) d.open = open.find(([k]) => k === d.dataset.key)?.[1] ?? d.open;
+  if (active) section.querySelector(href ? `[href="${CSS.escape(href)}"]` : `[data-key="${CSS.escape(key)}"] > summary`)?.focus({ preventScroll: true });
+}
+
+// What is wrong is told in words beside the mark's colour.
+function counted() {
+  return ['error', 'warning', 'note'].map((is) => [document.querySelectorAll('.of-' + is).length, is]).filter(([n]) => n)
+    .map(([n, is]) => `, ${n} ${is}${n > 1 ? 's' : ''}`).join('');
 }
 
 function say(text, on) {
@@ -33,7 +41,7 @@ async function again() {
 // The workers as they are looked for and sorted here; the server sends them worst first.
 function arrange() {
   const strips = [...document.querySelectorAll('.strip')], by = sort.value, word = find.value.toLowerCase();
-  for (const s of strips) s.hidden = !s.title.toLowerCase().includes(word);
+  for (const s of strips) s.hidden = !s.dataset.find.toLowerCase().includes(word);
   if (by === 'name') strips.sort((a, b) => a.dataset.name.localeCompare(b.dataset.name, undefined, { numeric: true }));
   else if (by) strips.sort((a, b) => (b.dataset[by] - a.dataset[by]) * (by === 'hits' ? -1 : 1));
   if (by) strips[0]?.parentNode.append(...strips);
@@ -66,6 +74,16 @@ document.addEventListener('pointermove', (event) => {
   if (svg) pointed = Math.round(300 * event.offsetX / svg.clientWidth);
   if (pointed !== was) point();
 });
+document.addEventListener('keydown', (event) => {
+  const by = { ArrowLeft: -5, ArrowRight: 5 }[event.key];
+  if (!by || !/^(plots|hour)$/.test(event.target.id)) return;
+  pointed = Math.min(300, Math.max(0, (pointed < 0 ? 300 : pointed) + by));
+  event.preventDefault();
+  point();
+});
+document.addEventListener('focusout', (event) => {
+  if (/^(plots|hour)$/.test(event.target.id)) { pointed = -1; point(); }
+});
 
 const narrowed = () => filter?.value || q?.value;
 function narrow() {
@@ -86,8 +104,9 @@ pause?.addEventListener('click', () => {
 
 function listen() {
   source = new EventSource('/events');
-  source.onopen = () => say('live', true);
+  source.onopen = () => say('live' + counted(), true);
   source.onmessage = (event) => {
+    say('live' + counted(), true);
     if (refetch) return void again().catch(() => {});
     for (const [id, html] of Object.entries(JSON.parse(event.data))) if (id !== 'decisions' || !narrowed()) put(id, html);
     if (narrowed()) again().catch(() => {});

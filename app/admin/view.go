@@ -59,6 +59,11 @@ func (v *view) Refetch() bool { return v.Title != "" }
 // Many reports whether there are too many workers to give each more than a line.
 func (v *view) Many() bool { return len(v.Rows) > fewWorkers }
 
+// Long reports whether workers' names need wider strips.
+func (v *view) Long() bool {
+	return slices.ContainsFunc(v.Rows, func(r *row) bool { return len(r.Name) > 12 })
+}
+
 // Filters are the choices of decisions.
 func (v *view) Filters() []string { return []string{"failed", "inexact", "slow", "differing"} }
 
@@ -75,6 +80,72 @@ type row struct {
 	Hits       string // share of the prompt tokens cached, of the kept decisions
 	HitShare   int
 	Load, Late int // lengths, of 100
+}
+
+// State is how it is, in a word or two.
+func (r *row) State() string {
+	switch {
+	case r.Health != nil:
+		return "out"
+	case r.Events == "none":
+		return "no events"
+	case r.Events != "live":
+		return r.Events
+	case r.EventAge >= findings.LateEvents.Seconds():
+		return fmt.Sprintf("late %.0f s", r.EventAge)
+	case r.Bad > 0:
+		return "in doubt"
+	}
+	return "live"
+}
+
+// Find is what it is looked for by.
+func (r *row) Find() string {
+	return fmt.Sprintf("%s rank %d %s %s %s %s", r.Name, r.Rank, r.Model, r.Role, r.Addr, r.State())
+}
+
+// problem is a finding with its workers, grouped by what they show.
+type problem struct {
+	findings.Finding
+	Head   string
+	Groups []group
+	More   int // workers that are in none of them
+}
+
+// group are the first workers of those that show the same.
+type group struct {
+	Workers []string
+	More    int
+	Detail  string
+}
+
+// fewNames is the most workers of a group, and the most groups of a problem.
+const fewNames = 8
+
+// Banners are the problems as the page shows them.
+func (v *view) Banners() (list []problem) {
+	for _, f := range v.Problems {
+		p := problem{Finding: f, Head: cmp.Or(f.Common, f.What)}
+		for i, worker := range f.Workers {
+			detail := ""
+			if i < len(f.Details) {
+				detail = f.Details[i]
+			}
+			at := slices.IndexFunc(p.Groups, func(g group) bool { return g.Detail == detail })
+			if at < 0 && len(p.Groups) < fewNames {
+				at, p.Groups = len(p.Groups), append(p.Groups, group{Detail: detail})
+			}
+			if at < 0 {
+				p.More++
+			} else if g := &p.Groups[at]; len(g.Workers) < fewNames {
+				g.Workers = append(g.Workers, worker)
+			} else {
+				g.More++
+			}
+		}
+		list = append(list, p)
+	}
+	return list
 }
 
 // LateFrom is where the bar of late events begins.
@@ -275,8 +346,7 @@ func savedOf(t router.Totals, rate float64) saved {
 		} else {
 			s.Hours, s.Unit = rounded(spent, 2), "GPU-seconds"
 		}
-		s.How = fmt.Sprintf("estimate: these tokens at %s/s, the prefill rate measured, one GPU per worker; since the start",
-			formatShort(rate))
+		s.How = fmt.Sprintf("estimated at %s tokens/s, as measured, and one GPU per worker", formatShort(rate))
 	}
 	return s
 }
@@ -395,7 +465,6 @@ func newDecision(d *router.Recent) decision {
 type decided struct {
 	Explained
 	FirstByte  string
-	Legend     []bar
 	Candidates []candidate
 }
 
@@ -416,17 +485,11 @@ func newDecided(e Explained) *decided {
 	for i := range e.Ranked {
 		most = max(most, e.Ranked[i].Cost)
 	}
-	counts := make(map[string]bool) // terms that some candidate has
-	for _, c := range e.Ranked {
-		for _, t := range Terms(c.Terms) {
-			counts[t.Name] = counts[t.Name] || t.Tokens > 0
-		}
-	}
 	for _, c := range e.Ranked {
 		at := 0.0
 		one := candidate{Considered: c}
 		for i, t := range Terms(c.Terms) {
-			if !counts[t.Name] {
+			if t.Tokens == 0 {
 				continue
 			}
 			width := 300 * t.Tokens / most
@@ -434,7 +497,6 @@ func newDecided(e Explained) *decided {
 				formatShort(t.Tokens)})
 			at += width
 		}
-		d.Legend = one.Bars
 		d.Candidates = append(d.Candidates, one)
 	}
 	return d

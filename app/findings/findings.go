@@ -27,6 +27,7 @@ type Finding struct {
 	From     string    `json:"from"` // what showed it: workers, events, audit, probe, requests, access log, configuration
 	// Details are what each of Workers shows, in their order, if What does not say all of it.
 	Details []string `json:"details,omitempty"`
+	Common  string   `json:"-"` // What without its workers and Details; "": it has none
 
 	kind    string        // what it is about, whoever has it
 	after   time.Duration // it is a problem only after so long
@@ -212,25 +213,43 @@ func (f *Facts) ofSightline(l *list) {
 	}
 }
 
-// sentence says what its workers have in common, and what a few of them show; whole reports whether that is all that they show.
+// sentence says what its workers have in common, and what they show, each with those that show it; whole reports whether they all
+// show the same.
 func (p *Finding) sentence(all []Worker) (text string, whole bool) {
-	text = strings.Join(p.Workers[:min(len(p.Workers), named)], ", ")
-	if more := len(p.Workers) - named; more > 0 {
+	p.Common = p.What
+	text = listed(p.Workers)
+	if len(p.Workers) > named {
 		known := map[string]bool{}
 		for i := range all {
 			known[all[i].Name] = true
 		}
-		text = fmt.Sprintf("%d of %d workers (%s and %d more)", len(p.Workers), max(len(known), len(p.Workers)), text, more)
+		text = fmt.Sprintf("%d of %d workers (%s)", len(p.Workers), max(len(known), len(p.Workers)), text)
 	}
 	text += ": " + p.What
 	var says []string
-	for _, d := range p.details {
-		if d != "" && !slices.Contains(says, d) {
+	of := map[string][]string{}
+	for i, d := range p.details {
+		if of[d] == nil && d != "" {
 			says = append(says, d)
 		}
+		of[d] = append(of[d], p.Workers[i])
 	}
-	if len(says) > 0 {
-		text += ": " + strings.Join(says[:min(len(says), named)], "; ")
+	whole = len(of) <= 1
+	if whole && len(says) == 1 {
+		p.Common += ": " + says[0]
+		return text + ": " + says[0], true
 	}
-	return text, len(says) <= 1
+	for i, d := range says[:min(len(says), named)] {
+		text += map[bool]string{true: ": ", false: "; "}[i == 0] + d + " (" + listed(of[d]) + ")"
+	}
+	return text, whole
+}
+
+// listed names a few workers, and says how many more there are.
+func listed(workers []string) string {
+	text := strings.Join(workers[:min(len(workers), named)], ", ")
+	if more := len(workers) - named; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }

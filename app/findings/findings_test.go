@@ -23,6 +23,26 @@ import (
 	"github.com/sightline-router/sightline/workers/probe"
 )
 
+// TestWhoShowsWhat: of workers that show different things under one code, the sentence says which shows which.
+func TestWhoShowsWhat(t *testing.T) {
+	off := func(name, why string) Worker {
+		return Worker{Name: name, Model: "m", Events: "waiting", EventsError: Failure{Text: why}}
+	}
+	for _, c := range []struct {
+		workers []Worker
+		want    string
+	}{
+		{[]Worker{off("a", "refused"), off("b", "refused")}, "a, b: no connection to the KV events: refused"},
+		{[]Worker{off("a", "refused"), off("b", "timeout"), off("c", "refused")},
+			"a, b, c: no connection to the KV events: refused (a, c); timeout (b)"},
+		{[]Worker{off("a", "refused"), off("b", "")}, "a, b: no connection to the KV events: refused (a)"},
+	} {
+		if got := (&Facts{Mode: "100%", Workers: c.workers}).All()[0].What; got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
 // TestFindings: each fact is a problem under its code, worst first; those of many workers are one; without facts there is none.
 func TestFindings(t *testing.T) {
 	now := time.Now()

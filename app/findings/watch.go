@@ -62,14 +62,15 @@ func (w *Watch) List(now time.Time) []Finding {
 	return out
 }
 
-func (f *Finding) key() string { return f.Code + " " + f.kind }
+// Key tells it from all others, as long as it lasts.
+func (f *Finding) Key() string { return f.Code + " " + f.kind }
 
 // lasting drops the findings that are too new, and dates the others.
 func (w *Watch) lasting(now time.Time, list []Finding) []Finding {
 	there := make(map[string]bool, len(list))
 	out := list[:0]
 	for _, f := range list {
-		key := f.key()
+		key := f.Key()
 		there[key] = true
 		if first, ok := w.since[key]; !ok {
 			w.since[key] = f.Since
@@ -92,7 +93,7 @@ func (w *Watch) lasting(now time.Time, list []Finding) []Finding {
 func (w *Watch) write(now time.Time, list []Finding) {
 	there := make(map[string]bool, len(list))
 	for i := range list {
-		f, key := &list[i], list[i].key()
+		f, key := &list[i], list[i].Key()
 		if f.Severity == "note" {
 			continue
 		}

@@ -3,6 +3,7 @@ package page
 import (
 	"bufio"
 	"context"
+	_ "embed"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,9 +12,10 @@ import (
 
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
-// madeUp starts the pages of made-up fleets, and returns their addresses by "size broken".
+// madeUp starts the pages of made-up fleets, and returns their addresses by "size state".
 func madeUp(t *testing.T) map[string]string {
 	t.Helper()
 	bin := t.TempDir() + "/admin.test" // go test would give it no input
@@ -49,9 +51,8 @@ func madeUp(t *testing.T) map[string]string {
 	return nil
 }
 
-// The pages of fleets of 1, 48 and 200 workers, well and broken, in three sizes, light and dark: what is wrong comes first, the live
-// mark is green only if nothing is, 200 workers are on one screen, nothing that one needs at night is hidden, and axe finds no
-// serious fault.
+// The pages of fleets from none to 200 workers, well, broken, of ranks and of long names, in four sizes: what is wrong comes first and
+// in words, tiles fill their rows, a name keeps its rank, plots come soon, nothing is cut off, and axe finds no serious fault.
 func TestFleetPages(t *testing.T) {
 	at := madeUp(t)
 	b := browser(t)
@@ -59,49 +60,60 @@ func TestFleetPages(t *testing.T) {
 	if err != nil {
 		t.Logf("axe: NOT RUN: %v (make page fetches it with npm)", err)
 	}
-	for _, scheme := range []string{"light", "dark"} {
-		for _, size := range [][2]int64{{390, 844}, {820, 1180}, {1440, 900}} {
-			for fleet, page := range at {
-				broken := strings.HasSuffix(fleet, "true")
-				name := fmt.Sprintf("fleet-%s-%s-%d", strings.ReplaceAll(fleet, " ", "-"), scheme, size[0])
-				t.Run(name, func(t *testing.T) {
-					ctx, h := tab(t, b, size[0], size[1], scheme)
-					run(t, ctx, chromedp.Navigate(page+"/"))
-					until(t, ctx, "it is live", `document.getElementById('live').classList.contains('on')`)
-					green := eval[bool](t, ctx, `(() => { const probe = document.createElement('i'); probe.className = 'good'; document.body.append(probe);
-						const good = getComputedStyle(probe).color; probe.remove();
-						return getComputedStyle(document.getElementById('live'), '::before').color === good })()`)
-					if green == broken {
-						t.Errorf("the live mark is green: %v", green)
-					}
-					if shown := eval[bool](t, ctx, `(document.querySelector('.problems')?.getBoundingClientRect().top ?? 1e9) < 150`); shown != broken {
-						t.Errorf("problems at the top: %v", shown)
-					}
-					for _, part := range []string{".strip b", ".strip .say", "#decisions td[data-l=status]", "#decisions td[data-l='first byte']",
-						"#filter", "#q", "#pause"} {
-						if !eval[bool](t, ctx, fmt.Sprintf(`document.querySelector(%q)?.offsetWidth > 0`, part)) {
-							t.Errorf("%s is not visible", part)
-						}
-					}
-					if height := eval[float64](t, ctx, `document.querySelector('.fleet').offsetHeight`); size[0] == 1440 && height > 800 {
-						t.Errorf("the workers take %v px", height)
-					}
-					if strings.HasPrefix(fleet, "200") && size[0] == 1440 && scheme == "light" {
-						use(t, ctx, broken)
-					}
-					look(t, ctx, name)
-					if len(axe) > 0 {
-						serious(t, ctx, string(axe))
-					}
-					h.check(t, name, page)
-				})
-			}
+	for _, size := range sizes {
+		for fleet, page := range at {
+			n, state, _ := strings.Cut(fleet, " ")
+			scheme := map[bool]string{true: "dark", false: "light"}[state == "broken"]
+			name := fmt.Sprintf("%s-%s-%d", n, state, size[0])
+			t.Run(name, func(t *testing.T) {
+				ctx, h := tab(t, b, size[0], size[1], scheme)
+				run(t, ctx, chromedp.Navigate(page+"/"))
+				until(t, ctx, "it is live", `document.getElementById('live').classList.contains('on')`)
+				broken := state == "broken" || state == "storm"
+				if said := eval[string](t, ctx, `document.getElementById('live').textContent`); (said == "live") == broken {
+					t.Errorf("broken %v: the live mark says %q", broken, said)
+				}
+				if shown := eval[bool](t, ctx, `(document.querySelector('.problems')?.getBoundingClientRect().top ?? 1e9) < 150`); shown != broken {
+					t.Errorf("problems at the top: %v, want %v", shown, broken)
+				}
+				for want, got := range eval[map[string]string](t, ctx, layout) {
+					t.Errorf("got %.600s, want %s", got, want)
+				}
+				if n == "200" && size[0] == 1440 {
+					use(t, ctx, state)
+				}
+				if state == "storm" {
+					keys(t, ctx)
+				}
+				look(t, ctx, name)
+				if len(axe) > 0 {
+					serious(t, ctx, string(axe))
+				}
+				h.check(t, name, page)
+			})
 		}
 	}
 }
 
+//go:embed layout.js
+var layout string
+
+// keys does without a pointer: what is folded opens and stays so, focus outlasts updates, the arrows move through the plots.
+func keys(t *testing.T, ctx context.Context) {
+	t.Helper()
+	run(t, ctx, chromedp.Evaluate(`(() => { const d = [...document.querySelectorAll('.problems details')].find(d => !d.open);
+		d.firstChild.focus(); d.firstChild.click(); window.opened = d.dataset.key; document.querySelector('.problems').dataset.old = 1 })()`, nil))
+	until(t, ctx, "the problems are drawn again", `!document.querySelector('.problems').dataset.old`)
+	if got := eval[string](t, ctx, `(() => { const e = document.activeElement, d = e.parentNode;
+		return d.dataset.key === opened && d.open ? '' : e.outerHTML.slice(0, 100) })()`); got != "" {
+		t.Errorf("the focus is at %s, want the open problem", got)
+	}
+	run(t, ctx, chromedp.Evaluate(`document.getElementById('plots').focus()`, nil), chromedp.KeyEvent(kb.ArrowLeft))
+	until(t, ctx, "a value is told to the keyboard", `/^\d+ s ago: /.test(document.querySelector('.axis').textContent)`)
+}
+
 // use looks for a worker, sorts, points at a plot, pauses and chooses decisions.
-func use(t *testing.T, ctx context.Context, broken bool) {
+func use(t *testing.T, ctx context.Context, state string) {
 	t.Helper()
 	type step struct{ what, do, until string }
 	set := func(field, value, event string) string {
@@ -110,8 +122,12 @@ func use(t *testing.T, ctx context.Context, broken bool) {
 	count := func(what string, n int) string {
 		return fmt.Sprintf(`document.querySelectorAll(%q).length === %d`, what, n)
 	}
+	one := "gpu-117 "
+	if state == "ranks" {
+		one = "x07z rank 5"
+	}
 	steps := []step{
-		{"a worker is found", set("find", "gpu-117:", "input"), count(".strip:not([hidden])", 1)},
+		{"a worker is found", set("find", one, "input"), count(".strip:not([hidden])", 1)},
 		{"all are there again", set("find", "", "input"), count(".strip:not([hidden])", 200)},
 		{"they are sorted", set("sort", "load", "change"), `document.querySelector('.strip').dataset.load === '22'`},
 		{"a value is under the pointer", `(() => { const s = document.querySelectorAll('figure svg')[3], r = s.getBoundingClientRect();
@@ -120,7 +136,7 @@ func use(t *testing.T, ctx context.Context, broken bool) {
 		{"decisions are searched", set("q", "request-042", "change"), count("#decisions td[data-l=ago]", 1)},
 		{"all decisions are there again", set("q", "", "change"), count("#decisions td[data-l=ago]", 25)},
 	}
-	if broken {
+	if state == "broken" {
 		steps = append(steps, step{"failed ones are chosen", set("filter", "failed", "change"),
 			`[...document.querySelectorAll('#decisions td[data-l=status]')].every(e => e.textContent === '503')`})
 	}
