@@ -181,7 +181,8 @@ func TestEmptyLists(t *testing.T) {
 				continue
 			}
 			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1:9903"+m[1]+"?id=one", nil))
-			if n++; strings.Contains(w.Body.String(), "null") {
+			n++
+			if strings.Contains(w.Body.String(), "null") {
 				t.Errorf("%s, asked %v: got %s, want no null", m[1], asked, w.Body)
 			}
 		}
