@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -125,6 +129,67 @@ func TestExampleEnvoy(t *testing.T) {
 	}
 	if got, err := os.ReadFile(dir + "envoy.yaml"); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%v: envoy.yaml is not what `sightline envoy` prints (make generated writes it)", err)
+	}
+}
+
+// TestComposeEnds: when the Envoy of the example is stopped, it is taken out of rotation and told to drain, and ends once no request is
+// left.
+func TestComposeEnds(t *testing.T) {
+	const dir = "../../examples/compose/"
+	text, err := os.ReadFile(dir + "docker-compose.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Services map[string]struct{ Entrypoint, Command, Volumes []string }
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	began, asked := make(chan bool, 1), make(chan string, 64)
+	left := 2
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Method + " " + r.URL.String()
+		if r.URL.Path == "/began" {
+			began <- true
+		}
+		if r.URL.Path == "/stats" {
+			left--
+			fmt.Fprintf(w, "http.ingress.downstream_rq_active: %d\n", left)
+		}
+	}))
+	defer admin.Close()
+	at, bin, e := strings.TrimPrefix(admin.URL, "http://"), t.TempDir(), file.Services["envoy"]
+	script := fmt.Sprintf("#!/bin/bash\ntrap 'echo ended \"$@\"; exit 0' TERM\nexec 3<>/dev/tcp/%s\nprintf 'GET /began HTTP/1.0\\r\\n\\r\\n' >&3\n"+
+		"while :; do sleep 0.05; done", strings.Replace(at, ":", "/", 1))
+	if err := os.WriteFile(bin+"/envoy", []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	run := strings.NewReplacer("$$", "$", "/etc/envoy/end.sh", dir+"../envoy/end.sh "+at).Replace(e.Entrypoint[2])
+	cmd := exec.CommandContext(t.Context(), e.Entrypoint[0], append([]string{"-c", run, e.Entrypoint[3]}, e.Command...)...)
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	out := new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil || out.String() != "ended -c /etc/envoy/envoy.yaml --disable-hot-restart\n" {
+		t.Errorf("got %q, %v, want that it ends with its arguments", out, err)
+	}
+	close(asked)
+	var got []string
+	for one := range asked {
+		got = append(got, one)
+	}
+	const stats = `GET /stats?filter=^http\.ingress\.downstream_rq_active$`
+	want := []string{"GET /began", "POST /healthcheck/fail", "POST /drain_listeners?graceful", stats, stats}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if !slices.Contains(e.Volumes, "../envoy/end.sh:/etc/envoy/end.sh:ro") {
+		t.Errorf("got the volumes %q, want end.sh among them", e.Volumes)
 	}
 }
 

@@ -59,18 +59,20 @@ go build -trimpath -ldflags '-s -w' -o "$work/nats/nats-server" github.com/nats-
 printf 'FROM scratch\nCOPY nats-server /nats-server\nENTRYPOINT ["/nats-server"]\n' >"$work/nats/Dockerfile"
 binary=$(SIGHTLINE_CACHE=${SIGHTLINE_CACHE:-$root/.cache} "$work/sightline/sightline" envoy --which)
 cp -L "$binary" "$work/envoy/root/usr/local/bin/envoy"
-ldd "$binary" | grep -o '/[^ ]*' | while read -r lib; do
+mkdir -p "$work/envoy/root/bin"
+cp -L "$(command -v bash)" "$(command -v sleep)" "$(command -v cat)" "$work/envoy/root/bin/"
+ldd "$binary" /bin/bash /bin/sleep /bin/cat | grep -o '/[^ :]*\.so[^ :]*' | sort -u | while read -r lib; do
   mkdir -p "$work/envoy/root$(dirname "$lib")"
   cp -L "$lib" "$work/envoy/root$lib"
 done
-printf 'FROM scratch\nCOPY root/ /\nENTRYPOINT ["/usr/local/bin/envoy"]\n' >"$work/envoy/Dockerfile"
+printf 'FROM scratch\nCOPY root/ /\nENV PATH=/usr/local/bin:/bin\n' >"$work/envoy/Dockerfile"
 export SIGHTLINE_IMAGE=sightline:e2e NATS_IMAGE=nats:e2e ENVOY_IMAGE=envoy:e2e
 image "$SIGHTLINE_IMAGE" "$work/sightline"
 image "$NATS_IMAGE" "$work/nats"
 image "$ENVOY_IMAGE" "$work/envoy"
 
 export COMPOSE_PROJECT_NAME=sightline-e2e COMPOSE_FILE=$root/examples/compose/docker-compose.yml
-export ENVOY_PORT=${ENVOY_PORT:-21000} ENVOY_ADMIN_PORT=${ENVOY_ADMIN_PORT:-21001} SIGHTLINE_PORT=${SIGHTLINE_PORT:-21002}
+export ENVOY_PORT=${ENVOY_PORT:-21000} SIGHTLINE_PORT=${SIGHTLINE_PORT:-21002}
 echo "compose: starting"
 up=1
 compose up -d >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
