@@ -334,8 +334,9 @@ type rivalRow struct {
 	n, failed              int
 	mean, p99, cached, cpu float64 // ms, ms, share, ms of CPU a request
 	mib                    float64
-	spans                  map[time.Duration]float64 // ms, sums over the requests of five seconds
-	outside                float64                   // ms of the whole cell's mean: router, connections, client; the rest is the workers'
+	first                  []time.Duration // of each counted request, in their order; 0: it failed
+	load                   string          // the machine's, at the end
+	outside                float64         // ms of the whole cell's mean: router, connections, client; the rest is the workers'
 	queued, computing      float64
 	computed               [rivalFleet]int // tokens prefilled by each worker
 }
@@ -463,26 +464,31 @@ func playRivals(t *testing.T, runs []*rivalRun, shots []string, seed uint64, dra
 	all.Wait()
 	for r, before := range was {
 		cpu, mib := r.used()
-		row := rivalRow{cpu: ms(cpu-before) / float64(len(g.list)), mib: mib, spans: map[time.Duration]float64{}}
+		row := rivalRow{cpu: ms(cpu-before) / float64(len(g.list)), mib: mib, load: loadAverage()}
 		var first []time.Duration
-		var sum time.Duration
 		prompt := 0
 		for i, h := range r.hits {
+			counts := g.list[i].at >= time.Duration(rivalWarm)*time.Second
+			if h.err != nil {
+				h.first = 0
+			}
+			if counts {
+				row.first = append(row.first, h.first)
+			}
 			switch {
 			case h.err != nil:
 				if row.failed == 0 {
 					t.Logf("%s: %v", r.name, h.err)
 				}
 				row.failed++
-			case g.list[i].at >= time.Duration(rivalWarm)*time.Second:
-				first, sum, prompt = append(first, h.first), sum+h.first, prompt+h.prompt
+			case counts:
+				first, prompt = append(first, h.first), prompt+h.prompt
 				row.cached += float64(h.cached)
-				row.spans[g.list[i].at/(5*time.Second)] += ms(h.first)
 			}
 		}
 		row.n = len(first)
 		if row.n > 0 {
-			row.mean, row.p99, row.cached = ms(sum)/float64(row.n), ms(quantile(first, .99)), row.cached/float64(max(1, prompt))
+			row.mean, row.p99, row.cached = ms(mean(first)), ms(quantile(first, .99)), row.cached/float64(max(1, prompt))
 		}
 		row.addWorkers(r)
 		rows[r] = row
@@ -509,17 +515,18 @@ func (row *rivalRow) addWorkers(r *rivalRun) {
 	row.queued, row.computing, row.outside = each(queued), each(computing), each(all-queued-computing)
 }
 
-// ratio compares two routers' mean times. Its error is the standard error over spans of five seconds, of the same requests of both:
-// queues live longer than a request, so that requests beside each other say less than their number.
-func (row *rivalRow) ratio(ours *rivalRow) (ratio, err float64) {
-	ratio = row.mean / ours.mean
-	sum, total := 0.0, 0.0
-	for span, other := range ours.spans {
-		d := row.spans[span] - ratio*other
-		sum, total = sum+d*d, total+other
+// ratio compares two routers' mean times, by the requests that both have answered.
+func (row *rivalRow) ratio(ours *rivalRow) (median, noise float64) {
+	var theirs, own []time.Duration
+	for i, d := range row.first {
+		if d > 0 && ours.first[i] > 0 {
+			theirs, own = append(theirs, d), append(own, ours.first[i])
+		}
 	}
-	n := float64(len(ours.spans))
-	return ratio, math.Sqrt(sum*n/max(1, n-1)) / total
+	if len(own) < alternations {
+		return math.NaN(), math.NaN()
+	}
+	return alternated(theirs, own, mean)
 }
 
 // rivalTable writes the table's head and returns what adds a cell to it.
@@ -527,9 +534,10 @@ func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, l
 	fmt.Fprintf(text, "Measured by `make bench-rivals`, %s, %d cores shared with other work (load %s): %d simulated vLLM workers for "+
 		"each router, %d times slower than a large GPU, prefill in chunks of 8,192 tokens; one open-loop schedule for all at the same moment, "+
 		"%.0f s a cell, of which the first %d are not counted. Load is the work under round robin. The others' times are ratios to Sightline's, "+
-		"the mean's with its standard error; **below 1** is faster. "+
+		"the mean's the median of %d parts of the cell with half the distance between the least and the largest; **bold** differs by more than "+
+		"that, the others are within their noise. "+
 		"The workloads are those of `e2e/rivaltraffic_test.go`.\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), loadAverage(),
-		rivalFleet, rivalSlow, rivalSeconds, rivalWarm)
+		rivalFleet, rivalSlow, rivalSeconds, rivalWarm, alternations)
 	text.WriteString("First token, mean/p99/cached: in milliseconds and percent of the prompts.\n\n| workload |")
 	for _, r := range runs {
 		fmt.Fprintf(text, " %s |", r.name)
@@ -540,8 +548,8 @@ func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, l
 		if load == 0 {
 			what = fmt.Sprintf("%s, %.1f/s, full speed", workload, rate)
 		}
-		fmt.Fprintf(text, "| %s |", what)
 		ours := rows[runs[0]]
+		fmt.Fprintf(text, "| %s, load %s |", what, ours.load)
 		for _, r := range runs {
 			row, ok := rows[r]
 			switch {
@@ -551,12 +559,9 @@ func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, l
 			case r == runs[0]:
 				fmt.Fprintf(text, " %.0f/%.0f", row.mean, row.p99)
 			default:
-				ratio, err := row.ratio(&ours)
-				bold := ""
-				if ratio < .995 {
-					bold = "**"
-				}
-				fmt.Fprintf(text, " %s%.2f%s±%.2f/%.2f", bold, ratio, bold, err, row.p99/ours.p99)
+				ratio, noise := row.ratio(&ours)
+				bold := map[bool]string{true: "**"}[math.Abs(ratio-1) > noise]
+				fmt.Fprintf(text, " %s%.2f%s±%.2f/%.2f", bold, ratio, bold, noise, row.p99/ours.p99)
 			}
 			fmt.Printf("bench-rivals: %-34s %-32s n %d failed %d mean %.0f p99 %.0f ms cached %.3f cpu %.2f ms rss %.0f MiB; "+
 				"whole cell: outside %.1f queue %.0f prefill %.0f ms, tokens computed %d\n", what, r.name, row.n, row.failed, row.mean, row.p99,
@@ -585,4 +590,24 @@ func rivalCosts(text *strings.Builder, runs []*rivalRun) {
 func loadAverage() string {
 	text, _ := os.ReadFile("/proc/loadavg")
 	return strings.Fields(string(text) + " unknown")[0]
+}
+
+// TestRivalTable: only a ratio beyond its noise is bold, a request that failed is left out on both sides, and the load is told.
+func TestRivalTable(t *testing.T) {
+	runs := []*rivalRun{{rival: &rival{name: "ours"}}, {rival: &rival{name: "slower"}}, {rival: &rival{name: "as fast"}}}
+	row := func(of func(i int) int) (r rivalRow) {
+		for i := range 50 {
+			r.first = append(r.first, time.Duration(of(i))*time.Millisecond)
+		}
+		r.mean, r.p99, r.load = ms(mean(r.first)), 20, "7.5"
+		return r
+	}
+	rows := map[*rivalRun]rivalRow{runs[0]: row(func(int) int { return 10 }), runs[1]: row(func(i int) int {
+		return map[bool]int{true: 0, false: 12}[i == 3]
+	}), runs[2]: row(func(i int) int { return 8 + i/10 })}
+	var text strings.Builder
+	rivalTable(&text, runs)("chats", .6, 2, rows)
+	if want := "| chats, 60 %, 2.0/s, load 7.5 | 10/20/0 | **1.20**±0.00/1.00/0 | 1.00±0.20/1.00/0 |\n"; !strings.HasSuffix(text.String(), want) {
+		t.Errorf("got %q, want its end %q", text.String(), want)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -144,7 +145,7 @@ func (y *yardstick) lighter(plain, nothing, us *way) {
 	} {
 		y.t.Logf("%s, one at a time: %s", size.name, y.turns(size.bodies, size.turns, size.n, plain, nothing, us))
 		p := func(w *way) float64 { return ms(quantile(w.took, .5)) }
-		times, noise := alternated(us.took, nothing.took)
+		times, noise := alternated(us.took, nothing.took, p50)
 		limit(y.t, fmt.Sprintf("  p50, times that of nothing, median of %d alternations (±%.3f)", alternations, noise),
 			times, size.goal, size.stated)
 		y.t.Logf("    … of what is added to plain alone: %.2f", (p(us)-p(plain))/(p(nothing)-p(plain)))
@@ -159,17 +160,41 @@ func (y *yardstick) lighter(plain, nothing, us *way) {
 // alternations is into how many parts a measurement by turns is cut, each with a ratio of its own.
 const alternations = 5
 
-// alternated returns the median of the parts' ratios of a's p50 to b's, and half the distance between the least and the largest.
-func alternated(a, b []time.Duration) (median, noise float64) {
+// alternated returns the median of the parts' ratios of a to b, and half the distance between the least and the largest: a difference
+// below it is noise. Both have the same requests, in their order.
+func alternated(a, b []time.Duration, of func([]time.Duration) time.Duration) (median, noise float64) {
 	var ratios []float64
 	for part := range alternations {
-		p50 := func(took []time.Duration) float64 {
-			return float64(quantile(took[len(took)*part/alternations:len(took)*(part+1)/alternations], .5))
+		cut := func(took []time.Duration) float64 {
+			return float64(of(took[len(took)*part/alternations : len(took)*(part+1)/alternations]))
 		}
-		ratios = append(ratios, p50(a)/p50(b))
+		ratios = append(ratios, cut(a)/cut(b))
 	}
 	slices.Sort(ratios)
 	return ratios[alternations/2], (ratios[alternations-1] - ratios[0]) / 2
+}
+
+func p50(took []time.Duration) time.Duration { return quantile(took, .5) }
+
+func mean(took []time.Duration) (m time.Duration) {
+	for _, d := range took {
+		m += d
+	}
+	return m / time.Duration(max(1, len(took)))
+}
+
+// TestAlternated: a slow moment of the machine does not move the median, and is the noise.
+func TestAlternated(t *testing.T) {
+	var a, b []time.Duration
+	for i := range 50 {
+		b = append(b, 10*time.Millisecond)
+		a = append(a, map[bool]time.Duration{true: 30, false: 12}[i < 10]*time.Millisecond)
+	}
+	for name, of := range map[string]func([]time.Duration) time.Duration{"p50": p50, "mean": mean} {
+		if median, noise := alternated(a, b, of); math.Abs(median-1.2) > 1e-9 || math.Abs(noise-.9) > 1e-9 {
+			t.Errorf("%s: got %v ± %v, want 1.2 ± 0.9", name, median, noise)
+		}
+	}
 }
 
 // sinkhole is a worker that reads whatever it gets, and answers with nothing.

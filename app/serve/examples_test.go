@@ -160,8 +160,8 @@ func TestComposeEnds(t *testing.T) {
 	}))
 	defer admin.Close()
 	at, bin, e := strings.TrimPrefix(admin.URL, "http://"), t.TempDir(), file.Services["envoy"]
-	script := fmt.Sprintf("#!/bin/bash\ntrap 'echo ended \"$@\"; exit 0' TERM\nexec 3<>/dev/tcp/%s\nprintf 'GET /began HTTP/1.0\\r\\n\\r\\n' >&3\n"+
-		"while :; do sleep 0.05; done", strings.Replace(at, ":", "/", 1))
+	script := fmt.Sprintf("#!/bin/bash\ntrap 'echo ended \"$@\"; exit 0' TERM\nexec 3<>/dev/tcp/%s\n"+
+		"printf 'GET /began HTTP/1.0\\r\\n\\r\\n' >&3\nwhile :; do sleep 0.05; done", strings.Replace(at, ":", "/", 1))
 	if err := os.WriteFile(bin+"/envoy", []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
