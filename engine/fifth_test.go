@@ -114,7 +114,7 @@ func TestFifthEngine(t *testing.T) {
 	for i := range 3 {
 		workers = append(workers, fleet.NewWorker(fmt.Sprint("w", i), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80),
 			"m", 0, func(int) indexer.SlotID {
-				sinks = append(sinks, stream.Join(ix, s.OwnRules("").CountsCopies))
+				sinks = append(sinks, stream.Join(ix, indexer.SlotOptions{CountCopies: s.OwnRules("").CountsCopies}))
 				return sinks[i].Slot()
 			}))
 	}

@@ -3,13 +3,16 @@ package indexer
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // budget keeps the index within Options.MaxBytes by evicting the nodes that no lookup or store has touched for the longest time,
 // leaves first. Time is counted in stored blocks: an epoch is a sixteenth of what the index can hold. A node has the epoch of its
 // last lookup or store (a lookup writes it only if it has changed). Like a clock's hand, a sweep goes over the slots' tables and
 // evicts, slot by slot, the nodes without children that were idle for idleEpochs: sixteen at first, fewer after each round that
-// found nothing.
+// found nothing. While one of several owners holds more than half of all blocks, only its own are evicted: a worker that reports without
+// end pushes nobody else out.
 //
 // A store that leaves the index above 7/8 of its limit evicts twice as many blocks as it brought. If memory runs out
 // nevertheless, the blocks that do not fit are dropped. Both make the slot partial. Bad at: a long node of which only the
@@ -25,6 +28,8 @@ type budget struct {
 	position    uint32     // and a 30-bit position in its table
 	idleEpochs  int        // nodes idle for that long are evicted; below 0: any node, even with children
 	evictedSome bool       // in the current round over all slots
+	steps       int
+	only        fair.Client // whose slots are swept; 0: everybody's
 }
 
 const (
@@ -59,10 +64,45 @@ func (x *Index) keepBudget(n int, noRoom bool) {
 	}
 }
 
+// ownersEvery is the number of sweeps after which the owners are compared again.
+const ownersEvery = 256
+
+// largest returns the owner that holds more than half of all blocks, if it is not the only one; 0: none.
+func largest(slots []*slot) (owner fair.Client) {
+	lead, held, all := int64(0), int64(0), int64(0) // of the candidate in a vote of majority, then of the candidate and of all
+	for _, s := range slots {
+		if s == nil {
+			continue
+		}
+		n := s.heldBlocks.Load()
+		switch all += n; {
+		case s.owner == owner:
+			lead += n
+		case n > lead:
+			owner, lead = s.owner, n-lead
+		default:
+			lead -= n
+		}
+	}
+	for _, s := range slots {
+		if s != nil && s.owner == owner {
+			held += s.heldBlocks.Load()
+		}
+	}
+	if 2*held <= all || held >= all {
+		return 0
+	}
+	return owner
+}
+
 // sweep moves the hand over one segment of one slot's table and returns the number of blocks evicted.
 func (x *Index) sweep() (dropped int) {
 	b := &x.budget
 	list := *x.slots.Load()
+	if b.steps%ownersEvery == 0 {
+		b.only = largest(list)
+	}
+	b.steps++
 	if b.slot >= len(list) {
 		b.slot, b.position = 0, 0
 		switch {
@@ -75,7 +115,10 @@ func (x *Index) sweep() (dropped int) {
 		}
 		b.evictedSome = false
 	}
-	if len(list) == 0 {
+	for b.slot < len(list) && b.only != 0 && (list[b.slot] == nil || list[b.slot].owner != b.only) {
+		b.slot, b.position = b.slot+1, 0
+	}
+	if b.slot >= len(list) {
 		return 0
 	}
 	s := list[b.slot]
@@ -140,7 +183,7 @@ func (s *slot) evictIdle(id uint32, age int) (dropped int) {
 				continue
 			}
 			for tier := range Tier(Tiers) {
-				delete(s.copies, copyKey{pg.engineHashes[k], tier})
+				s.forgetCopies(copyKey{pg.engineHashes[k], tier})
 			}
 			if s.table.remove(mix(pg.engineHashes[k], s.x.seed), at*pageBlocks+uint32(k)) {
 				dropped++

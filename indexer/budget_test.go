@@ -82,3 +82,73 @@ func TestBudget(t *testing.T) {
 		t.Errorf("left behind: %+v", s)
 	}
 }
+
+// TestOneOwnerPushesOutNobody: a worker of several ranks reports blocks without end. Those of another, which nobody asks for, stay.
+func TestOneOwnerPushesOutNobody(t *testing.T) {
+	x := New(Options{MaxBytes: 16 << 20})
+	honest, doc := x.Join(SlotOptions{Owner: 1}), make([]uint64, 96)
+	fill := func(id SlotID, seed uint64) {
+		for i := range doc {
+			doc[i] = pathOf(seed, uint64(i))
+		}
+		if err := x.Store(id, GPU, 0, false, doc, doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for p := range uint64(100) {
+		fill(honest, p)
+	}
+	var ranks []SlotID
+	for range 24 {
+		ranks = append(ranks, x.Join(SlotOptions{Owner: 2}))
+	}
+	for p := range uint64(20_000) {
+		fill(ranks[p%24], 1000+p)
+	}
+	if got := x.HeldBlocks(honest); got != 9600 || x.Partial(honest) || x.Stats().Evicted == 0 {
+		t.Errorf("%d blocks are left, partial %t, %d evicted; want all 9600", got, x.Partial(honest), x.Stats().Evicted)
+	}
+}
+
+// TestReserve: owners share what is kept beside the blocks, whatever the number of their slots, and what was taken is there again.
+func TestReserve(t *testing.T) {
+	const quarter = 4 << 20
+	x := New(Options{MaxBytes: 4 * quarter})
+	take := func(ids ...SlotID) (n int) {
+		for _, id := range ids {
+			for x.Reserve(id, 1000) {
+				n += 1000
+			}
+		}
+		return n
+	}
+	var ranks []SlotID
+	for range 24 {
+		ranks = append(ranks, x.Join(SlotOptions{Owner: 2, CountCopies: true}))
+	}
+	other := x.Join(SlotOptions{Owner: 1})
+	if n := take(ranks...); n > quarter*3/4 || n < quarter/2 {
+		t.Errorf("one owner's slots took %d bytes, want three quarters of %d", n, quarter)
+	}
+	if n := take(other); n < quarter/8 {
+		t.Errorf("another took %d bytes, want three quarters of the rest", n)
+	}
+	held := x.mem.beside.Load()
+	hashes := []uint64{7, 8, 9}
+	for range 3 { // copies, for which there is no room
+		if err := x.Store(ranks[0], GPU, 0, false, hashes, hashes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if more := x.mem.beside.Load() - held; more > reserveStep {
+		t.Errorf("%d bytes more for copies, want none", more)
+	}
+	for _, id := range append(ranks, other) {
+		if err := x.Leave(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left, room := x.mem.beside.Load(), x.mem.room.Taken(); left != 0 || room != 0 {
+		t.Errorf("%d and %d bytes are left, want none", left, room)
+	}
+}

@@ -15,7 +15,8 @@ func (x *Index) Doubt(id SlotID, engineHashes []uint64) {
 		return
 	}
 	defer s.mu.Unlock()
-	s.sure, s.doubtful, s.copies = map[uint32]uint16{}, int(s.heldBlocks.Load()), nil
+	s.sure, s.doubtful = map[uint32]uint16{}, int(s.heldBlocks.Load())
+	s.forgetAllCopies()
 	s.clearGroups()
 	s.settled(0)
 	if len(engineHashes) == 0 {

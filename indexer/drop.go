@@ -80,7 +80,7 @@ func (s *slot) appendDropped(add *[Tiers][]uint64, page uint32, from, to int, si
 				if pg.held[tier]>>k&1 == 0 {
 					continue
 				}
-				delete(s.copies, copyKey{pg.engineHashes[k], Tier(tier)})
+				s.forgetCopies(copyKey{pg.engineHashes[k], Tier(tier)})
 				if !stays {
 					add[tier] = append(add[tier], pg.engineHashes[k])
 				}

@@ -33,7 +33,6 @@ type groups struct {
 	places  int // anchors in all
 	// placesLeft is twice their number after those of blocks that are not held were last forgotten.
 	placesLeft int
-	bytes      int64 // as counted in memory.beside
 }
 
 type groupKind struct {
@@ -195,40 +194,19 @@ func (s *slot) storeGroup(blockSize int, e *kvevent.Event) (dropped int) {
 	if g.published == nil || g.view.version != g.published.version {
 		s.rebuild()
 	}
-	room := s.roomForGroups()
 	for _, h := range e.EngineHashes {
 		v, known := g.held[h]
-		if n := 4 * e.Group; !known && len(g.held) >= room {
+		if n := 4 * e.Group; !known && (len(g.held) >= maxGroupBlocks || !s.reserve(groupBlockBytes)) {
 			dropped++
 		} else if v>>n&maxGroupCopies < maxGroupCopies {
 			g.held[h] = v + 1<<n
 		}
 	}
-	g.anchor(s, e.EngineHashes, min(maxGroupBlocks, g.places+(room-len(g.held))*groupBlockBytes/placeBytes))
-	s.countGroups()
+	g.anchor(s, e.EngineHashes)
 	for _, h := range e.EngineHashes {
 		s.syncHash(h)
 	}
 	return dropped
-}
-
-// roomForGroups returns how many engine hashes a slot's groups may hold: maxGroupBlocks, and in a limited index no more memory than
-// three times what all slots' groups leave free of a quarter of it, so that one slot alone has three quarters of that.
-func (s *slot) roomForGroups() int {
-	if !s.x.budget.limited {
-		return maxGroupBlocks
-	}
-	mem, g := s.x.mem, s.groups
-	free := int64(mem.limit)*chunkBytes/4 - mem.beside.Load()
-	return min(maxGroupBlocks, len(g.held)+int(max(0, 3*free-g.bytes)/(4*groupBlockBytes)))
-}
-
-// countGroups counts the memory of a slot's groups.
-func (s *slot) countGroups() {
-	g := s.groups
-	now := int64(len(g.held))*groupBlockBytes + int64(g.places)*placeBytes
-	s.x.mem.beside.Add(now - g.bytes)
-	g.bytes = now
 }
 
 // RemoveGroup records that one copy of some blocks left a further group, and returns how many it did not hold. Error: ErrUnknownSlot.
@@ -253,11 +231,11 @@ func (x *Index) RemoveGroup(id SlotID, group int, engineHashes []uint64) (unknow
 			g.held[h] = v - 1<<(4*group)
 			if g.held[h] == 0 {
 				delete(g.held, h)
+				s.reserve(-groupBlockBytes)
 			}
 			s.syncHash(h)
 		}
 	}
-	s.countGroups()
 	return unknown, nil
 }
 
@@ -365,8 +343,8 @@ func (s *slot) rebuild() {
 // clearGroups forgets what the further groups hold, but not what they are.
 func (s *slot) clearGroups() {
 	if g := s.groups; g != nil {
+		s.reserve(-int64(len(g.held)*groupBlockBytes + g.places*placeBytes))
 		g.held, g.before, g.anchors, g.places, g.placesLeft = map[uint64]uint64{}, nil, nil, 0, 0
-		s.countGroups()
 		g.view.version++
 		s.publish()
 	}
@@ -390,8 +368,8 @@ func (x *Index) ForgetGroups(id SlotID) {
 
 // anchor records the places of blocks that are smaller than Store's. What a group keeps is runs of blocks that end where one of
 // Store's blocks ends, so the neighbours in the event give the place. A place is known for longer than the block is held, since that
-// may be stored again. most limits the places in all.
-func (g *groups) anchor(s *slot, engineHashes []uint64, most int) {
+// may be stored again.
+func (g *groups) anchor(s *slot, engineHashes []uint64) {
 	ratio := 1
 	for i := range g.kinds {
 		ratio = max(ratio, g.kinds[i].ratio)
@@ -402,6 +380,7 @@ func (g *groups) anchor(s *slot, engineHashes []uint64, most int) {
 	if g.places > max(g.placesLeft, len(g.held))+maxIdleAnchors {
 		for h := range g.anchors {
 			if g.held[h] == 0 {
+				s.reserve(-int64(len(g.anchors[h]) * placeBytes))
 				g.unanchor(h)
 			}
 		}
@@ -422,9 +401,9 @@ func (g *groups) anchor(s *slot, engineHashes []uint64, most int) {
 			g.anchors, g.before = map[uint64][]anchor{}, map[uint64]*[maxRatio - 1]uint64{}
 		}
 		at := engineHashes[next]
-		if g.places >= most || len(g.anchors[h]) == maxPlaces || slices.ContainsFunc(g.anchors[h], func(a anchor) bool {
+		if g.places >= maxGroupBlocks || len(g.anchors[h]) == maxPlaces || slices.ContainsFunc(g.anchors[h], func(a anchor) bool {
 			return a.engineHash == at
-		}) {
+		}) || !s.reserve(placeBytes) {
 			continue
 		}
 		list := g.before[at]

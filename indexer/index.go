@@ -33,6 +33,7 @@
 package indexer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -41,6 +42,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -70,8 +72,9 @@ var (
 // Options configure an Index. The zero value has no limit.
 type Options struct {
 	// MaxBytes limits the index's memory; 0 is no limit. It counts whole chunks of 2 MiB, at least 16 MiB and at most 32 GiB, and
-	// not the table directories, which add about 2 %. Of it, a quarter at most is for what further groups of slots hold (StoreGroup),
-	// which leaves less for blocks, but takes none back. A full index evicts the least recently used blocks (see budget.go).
+	// not the table directories, which add about 2 %. Of it, a quarter at most is for what is kept beside the blocks (Reserve), shared
+	// by the slots' owners. It leaves less for blocks, but takes none back. A full index evicts the least recently used blocks (see
+	// budget.go).
 	MaxBytes int64
 }
 
@@ -115,6 +118,8 @@ type SlotOptions struct {
 	// CountCopies: the engine reports every physical copy of a block, under the same engine hash, as stored and as removed
 	// (vLLM). Otherwise a block that was stored twice is gone after one removal.
 	CountCopies bool
+	// Owner is who has the slot, for what is shared: a worker, whatever the number of its ranks. 0: nobody else.
+	Owner fair.Client
 }
 
 // Join adds an empty slot and returns its number.
@@ -126,7 +131,7 @@ func (x *Index) Join(o SlotOptions) SlotID {
 	if !ok {
 		id = SlotID(len(old))
 	}
-	s := &slot{x: x, id: id, countCopies: o.CountCopies}
+	s := &slot{x: x, id: id, countCopies: o.CountCopies, owner: cmp.Or(o.Owner, fair.Client(id+1))}
 	s.table.mem = x.mem
 	s.keysOf = s.keysOfRefs
 	list := make([]*slot, max(len(old), int(id)+1))
@@ -145,6 +150,7 @@ func (x *Index) Leave(id SlotID) error {
 	}
 	s.clear()
 	s.gone = true
+	s.reserve(-s.beside)
 	if s.groups != nil {
 		x.setView(id, nil)
 		x.hybrids.Add(-1)

@@ -131,7 +131,7 @@ func (s *slot) forget(ref uint32) {
 	pg := mem.page(ref / pageBlocks)
 	if len(s.copies) > 0 {
 		for t := range Tier(Tiers) {
-			delete(s.copies, copyKey{pg.engineHashes[ref%pageBlocks], t})
+			s.forgetCopies(copyKey{pg.engineHashes[ref%pageBlocks], t})
 		}
 	}
 	refs := [1]uint32{ref}
@@ -212,7 +212,9 @@ func (s *slot) addCopy(engineHash uint64, tier Tier) {
 		s.copies = map[copyKey]uint8{}
 	}
 	c := copyKey{engineHash, tier}
-	s.copies[c] = min(s.copies[c], maxCopies-1) + 1
+	if n, known := s.copies[c]; known || s.reserve(copyBytes) {
+		s.copies[c] = min(n, maxCopies-1) + 1
+	}
 }
 
 // dropCopy reports whether a copy remains after one of several was removed.
@@ -222,7 +224,7 @@ func (s *slot) dropCopy(engineHash uint64, tier Tier) bool {
 	if n > 1 {
 		s.copies[c] = n - 1
 	} else if ok {
-		delete(s.copies, c)
+		s.forgetCopies(c)
 	}
 	return ok
 }
@@ -252,6 +254,7 @@ func (s *slot) clear() {
 	s.returnPages(0)
 	s.heldBlocks.Store(0)
 	s.partial.Store(false)
-	s.copies, s.lastKnown = nil, false
+	s.forgetAllCopies()
+	s.lastKnown = false
 	s.clearGroups()
 }

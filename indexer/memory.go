@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // Everything that grows with the number of blocks is in slabs of 32 KiB, cut from chunks of 2 MiB without pointers. The garbage
@@ -45,13 +47,15 @@ type memory struct {
 
 	idleUnits atomic.Int64 // units of free runs
 
-	beside atomic.Int64 // bytes outside of the chunks that count too: those of groups
+	beside atomic.Int64 // bytes outside of the chunks that count too
+	room   *fair.Room   // of them, shared by the slots' owners; nil: without a limit
 }
 
 func newMemory(maxBytes int64) *memory {
 	m := &memory{limit: maxChunks}
 	if maxBytes > 0 {
 		m.limit = int(min(max(maxBytes/chunkBytes, minChunks), maxChunks))
+		m.room = fair.Shared(int64(m.limit)*chunkBytes/4, 0)
 	}
 	m.preparing = true
 	go m.prepare(firstChunks)

@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // slot is the private state of one slot: its table from engine hash to page entry, its stock of free pages, and scratch space for
@@ -32,6 +34,10 @@ type slot struct {
 
 	copies map[copyKey]uint8 // number of copies beyond the first, if countCopies
 
+	owner  fair.Client
+	beside int64 // bytes reserved
+	spare  int64 // bytes taken of memory.room for what is reserved next
+
 	groups *groups // of a hybrid model, beside the one that the table has; nil: none
 
 	// See Doubt: the number of doubtful blocks and, while there are any, a mask of the others by page.
@@ -48,6 +54,67 @@ type slot struct {
 type copyKey struct {
 	engineHash uint64
 	tier       Tier
+}
+
+// copyBytes is the approximate memory of an entry of copies.
+const copyBytes = 40
+
+// Reserve counts n more bytes that the caller keeps about what a slot holds, outside of the index, and reports whether there is room. A
+// negative n gives bytes back; Leave gives back the rest. All slots of all owners share a quarter of Options.MaxBytes, and no owner has
+// more than three times what it leaves.
+func (x *Index) Reserve(id SlotID, n int64) bool {
+	s, err := x.lockSlot(id)
+	if err != nil {
+		return n <= 0
+	}
+	defer s.mu.Unlock()
+	return s.reserve(n)
+}
+
+// reserveStep is what a slot takes beyond its need, and keeps of what it gives back, so that the room's lock is seldom taken.
+const reserveStep = 4 << 10
+
+func (s *slot) reserve(n int64) bool {
+	mem := s.x.mem
+	take := func(n int64) bool {
+		if mem.room != nil && !mem.room.TryTake(s.owner, n) {
+			return false
+		}
+		mem.beside.Add(n)
+		s.spare += n
+		return true
+	}
+	if need := n - s.spare; need > 0 && !take(need+reserveStep) && !take(need) {
+		return false
+	}
+	s.spare -= n
+	s.beside += n
+	keep := int64(reserveStep)
+	if s.beside == 0 {
+		keep = 0
+	}
+	if more := s.spare - keep; n < 0 && more > keep {
+		if mem.room != nil {
+			mem.room.Give(s.owner, more)
+		}
+		mem.beside.Add(-more)
+		s.spare = keep
+	}
+	return true
+}
+
+// forgetCopies forgets all copies beyond the first of a block in a tier.
+func (s *slot) forgetCopies(c copyKey) {
+	if _, ok := s.copies[c]; ok {
+		delete(s.copies, c)
+		s.reserve(-copyBytes)
+	}
+}
+
+// forgetAllCopies forgets all copies of blocks beyond the first.
+func (s *slot) forgetAllCopies() {
+	s.reserve(-int64(len(s.copies) * copyBytes))
+	s.copies = nil
 }
 
 // sliceBlocks is the maximum number of blocks that are stored or removed under one lock.

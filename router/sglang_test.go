@@ -207,7 +207,7 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 	var sink *stream.IndexSink
 	fl := fleet.New(nil)
 	fl.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort("127.0.0.1:8000"), "tiny", 0, func(int) indexer.SlotID {
-		sink = stream.Join(ix, true)
+		sink = stream.Join(ix, indexer.SlotOptions{CountCopies: true})
 		return sink.Slot()
 	})})
 	r := New(Options{Models: []Model{{Name: "tiny", Prompts: live}}, Fleet: fl, Index: ix, PredictedTTL: time.Nanosecond})

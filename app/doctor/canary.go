@@ -230,7 +230,8 @@ func (e *ears) askReplay(ctx context.Context, o *findings.Socket, patience time.
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := zmq.Replay(ctx, o.Replay, 0, func(zmq.Message) error { return errEnough }); err != nil && !errors.Is(err, errEnough) {
+	err := zmq.Replay(ctx, o.Replay, 0, zmq.Room{}, func(zmq.Message) error { return errEnough })
+	if err != nil && !errors.Is(err, errEnough) {
 		e.mu.Lock()
 		o.Replayed = err
 		e.mu.Unlock()

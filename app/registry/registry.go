@@ -214,8 +214,10 @@ func (s *Set) join(finder int, spec Spec) error {
 	}
 	ctx, end := context.WithCancel(context.Background())
 	m := &member{finder: finder, spec: spec, end: end}
+	owner := fair.ClientOf(spec.Name)
+	joined := indexer.SlotOptions{CountCopies: spec.CountsCopies, Owner: owner}
 	m.worker = fleet.NewWorker(spec.Name, spec.Addr, spec.Model, spec.Ranks, func(int) indexer.SlotID {
-		sink := &slotSink{IndexSink: stream.Join(s.o.Index, spec.CountsCopies), linger: s.o.Linger, index: s.o.Index}
+		sink := &slotSink{IndexSink: stream.Join(s.o.Index, joined), linger: s.o.Linger, index: s.o.Index}
 		m.sinks = append(m.sinks, sink)
 		return sink.Slot()
 	})
@@ -227,7 +229,7 @@ func (s *Set) join(finder int, spec Spec) error {
 	for r, slot := range m.worker.Slots {
 		slot.Rank += spec.FirstRank
 		m.sinks[r].slot = slot
-		o := stream.Options{Budget: s.budget, Worker: fair.ClientOf(spec.Name), Sink: m.sinks[r], Stored: s.storedSink(slot.ID)}
+		o := stream.Options{Budget: s.budget, Worker: owner, Sink: m.sinks[r], Stored: s.storedSink(slot.ID)}
 		o.OnEvent = func(e *kvevent.Event) {
 			if e.Kind == kvevent.Lost {
 				slot.EventsLost(time.Now())

@@ -79,7 +79,7 @@ func readSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int
 	if e.Bind {
 		host = "0.0.0.0"
 	}
-	z := stream.ZMQ{Topic: e.Topic, Bind: e.Bind, From: from, Host: e.Host}
+	z := stream.ZMQ{Topic: e.Topic, Bind: e.Bind, From: from, Host: e.Host, Replayed: o.Budget.Received(o.Worker)}
 	z.Endpoint, err = zmq.Address(e.ZMQ, host, rank)
 	if err != nil {
 		return fmt.Errorf("zmq: %w", err)

@@ -16,7 +16,7 @@ import (
 func follow(t *testing.T, p *Plane, k Key) *stream.Feed {
 	t.Helper()
 	f := stream.Start(stream.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16},
-		Sink: stream.Join(indexer.New(indexer.Options{}), false)})
+		Sink: stream.Join(indexer.New(indexer.Options{}), indexer.SlotOptions{})})
 	t.Cleanup(f.Close)
 	return f
 }

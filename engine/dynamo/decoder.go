@@ -66,6 +66,9 @@ func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, _ error) {
 	return batch, nil
 }
 
+// Free ends the use of the last batch.
+func (d *Decoder) Free() { d.a.Free() }
+
 // eachEvent calls one for each RouterEvent of a payload, and counts those for which it returns an error.
 func eachEvent(payload []byte, one func(b []byte) error) (bad uint64, err error) {
 	n, b := uint32(1), payload

@@ -41,7 +41,8 @@ func TestRankHeardAgain(t *testing.T) {
 	k := Key{Worker: 7}
 	source := p.Source(k)
 	for life := range 3 {
-		f := stream.Start(stream.Options{Source: source, Decoder: &Decoder{Key: k}, Sink: stream.Join(indexer.New(indexer.Options{}), false)})
+		f := stream.Start(stream.Options{Source: source, Decoder: &Decoder{Key: k},
+			Sink: stream.Join(indexer.New(indexer.Options{}), indexer.SlotOptions{})})
 		for end := time.Now().Add(20 * time.Second); f.Stats().LastMessage.IsZero(); time.Sleep(time.Millisecond) {
 			p.deliver(k, 1, 0, []byte{0})
 			if time.Now().After(end) {

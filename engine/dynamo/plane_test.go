@@ -69,7 +69,7 @@ func toIndex(t *testing.T, list []captured, late bool, tell func(p *Plane, done 
 	start := func(k Key) {
 		mu.Lock()
 		defer mu.Unlock()
-		sink := stream.Join(ix, false)
+		sink := stream.Join(ix, indexer.SlotOptions{})
 		slots[k] = sink.Slot()
 		feeds[k] = stream.Start(stream.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: sink, BlockSize: 16})
 		t.Cleanup(feeds[k].Close)
@@ -108,7 +108,7 @@ func toIndex(t *testing.T, list []captured, late bool, tell func(p *Plane, done 
 // publisher is a new incarnation.
 func TestPlaneGap(t *testing.T) {
 	ix := indexer.New(indexer.Options{})
-	p, sink := new(Plane), stream.Join(ix, false)
+	p, sink := new(Plane), stream.Join(ix, indexer.SlotOptions{})
 	k := Key{1<<64 - 1, 3}
 	f := stream.Start(stream.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: sink})
 	defer f.Close()

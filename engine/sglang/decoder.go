@@ -39,9 +39,8 @@ type Decoder struct {
 	Pad func(id uint64)
 
 	a        kvevent.Arena
-	f        wire.Fields // the current event
-	pairs    bool        // its tokens were sent as pairs
-	ids      []uint64    // its tokens
+	f        wire.Fields // the current event; its tokens are the arena's Wide
+	pairs    bool        // they were sent as pairs
 	scratch  []byte
 	loraName string
 }
@@ -53,7 +52,6 @@ type Decoder struct {
 // Cost: about 0.1 µs per block of 16 tokens, 15 ns per block of one token; nothing is allocated once the memory has grown.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
-	d.ids = kvevent.Reuse(d.ids)
 	batch, err := wire.Batch(payload, &d.a, &d.f, d.tokenIDs, d.emit)
 	if err != nil {
 		return batch, fmt.Errorf("sglang: %w", err)
@@ -61,13 +59,16 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	return batch, nil
 }
 
+// Free ends the use of the last batch.
+func (d *Decoder) Free() { d.a.Free() }
+
 // tokenIDs reads token ids or pairs of them. Pairs must overlap; they yield the first id of each and the second of the last.
 func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 	n, b, err := wire.ArrayHeader(b)
 	if err != nil {
 		return b, err
 	}
-	d.ids, d.pairs = d.ids[:0], false
+	d.a.Wide, d.pairs = d.a.Wide[:0], false
 	var id, next uint64
 	for i := range n {
 		pair := msgp.NextType(b) == msgp.ArrayType
@@ -82,7 +83,7 @@ func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 			if err != nil {
 				return b, err
 			}
-			d.ids = append(d.ids, id)
+			d.a.Wide = append(d.a.Wide, id)
 			continue
 		}
 		size, rest, err := wire.ArrayHeader(b)
@@ -102,10 +103,10 @@ func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 		if err != nil {
 			return b, err
 		}
-		d.ids = append(d.ids, id)
+		d.a.Wide = append(d.a.Wide, id)
 	}
 	if d.pairs {
-		d.ids = append(d.ids, next)
+		d.a.Wide = append(d.a.Wide, next)
 	}
 	return b, nil
 }

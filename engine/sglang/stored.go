@@ -35,7 +35,7 @@ func (d *Decoder) emit() error {
 
 // stored hashes the event's blocks.
 func (d *Decoder) stored(e *kvevent.Event) error {
-	f, ids, size := &d.f, d.ids, d.f.BlockSize
+	f, ids, size := &d.f, d.a.Wide, d.f.BlockSize
 	if !f.HasTokens {
 		ids = nil // they are left over from an earlier event
 	}

@@ -57,15 +57,15 @@ type Decoder struct {
 	next      uint64      // the next event number expected
 	started   bool
 	scope     scope
+	room      kvevent.Room            // for offGPU and items
 	anyStored bool                    // something was stored since the last clear
 	offGPU    map[uint64]kvevent.Tier // tier of each block that left the GPU
 	s         stored
 	items     itemState
 	// severalWindows: the model has layers with a smaller window, whose blocks a hit needs too. Not all of what it needs is known.
 	severalWindows bool
-	others         []kvevent.Event // of layer groups with a smaller window, since the last Cleared
-	groups         wire.Groups     // of the ZeroMQ form
-	unknownField   string          // the first key of the current event that no release sends (JSON form)
+	groups         wire.Groups // of the ZeroMQ form
+	unknownField   string      // the first key of the current event that no release sends (JSON form)
 }
 
 // scope identifies one stream of a model with several attention windows. Blocks of the largest window, which no layer outlives,
@@ -79,8 +79,11 @@ func (s scope) better(than scope) bool {
 	return !than.known || s.window > than.window || s.window == than.window && s.group < than.group
 }
 
-// maxOffGPU bounds the blocks outside the GPU that are tracked, about 40 bytes each. Blocks beyond it count as removed.
+// maxOffGPU bounds the blocks outside the GPU that are tracked. Blocks beyond it count as removed.
 const maxOffGPU = 1 << 20
+
+// rememberedBytes is the approximate memory of such a block, and of one with an item before it.
+const rememberedBytes = 40
 
 // Decode reads one payload of either form. The batch and what it points to are valid until the next call; with Keep, Mention names
 // also point into payload. An error means that the payload is truncated: then none of its events is returned, because a missing one
@@ -89,7 +92,6 @@ const maxOffGPU = 1 << 20
 // A gap in the event numbers invalidates everything before it: the batch begins with a Cleared event and is Partial.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
-	d.others = kvevent.Reuse(d.others)
 	d.out, d.hash = kvevent.Batch{}, d.Secret.Key()
 	var err error
 	if len(payload) > 0 && payload[0] >= 0x80 {
@@ -101,7 +103,7 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 		return kvevent.Batch{}, fmt.Errorf("trtllm: %w", err)
 	}
 	// They come last: their places are those of the largest group's blocks, whose events may come later in the payload.
-	d.a.Events = append(d.a.Events, d.others...)
+	d.a.Events = append(d.a.Events, d.a.Others...)
 	d.out.Events = d.a.Events
 	if d.severalWindows {
 		d.out.UpperBound, d.out.UpperBoundWhy = true, "its events do not tell all that layers with smaller attention windows need"
@@ -222,15 +224,25 @@ func (d *Decoder) number(id uint64) {
 // clear emits Cleared and resets the state.
 func (d *Decoder) clear() {
 	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Cleared})
-	d.others = d.others[:0]
+	d.a.Others = d.a.Others[:0]
 	d.forget()
 }
 
 func (d *Decoder) forget() {
 	d.anyStored = false
+	d.room.Give((len(d.offGPU) + len(d.items.lastItem)) * rememberedBytes)
 	clear(d.offGPU)
 	clear(d.items.lastItem)
 }
+
+// Free ends the use of the last batch.
+func (d *Decoder) Free() {
+	d.a.Free()
+	d.s, d.items.digests, d.ids = stored{}, nil, nil
+}
+
+// Bound sets the room for what is remembered of earlier payloads. It is called before the first one.
+func (d *Decoder) Bound(room kvevent.Room) { d.room = room }
 
 // provesPrefix reports whether a stream is the one that proves full prefixes. A better one replaces it.
 func (d *Decoder) provesPrefix(at scope) bool {
@@ -309,8 +321,8 @@ func (d *Decoder) removed(hashes gjson.Result) error {
 			flush()
 			tier = at
 		}
-		delete(d.offGPU, h)
-		delete(d.items.lastItem, h)
+		drop(d, d.offGPU, h)
+		drop(d, d.items.lastItem, h)
 		d.a.EngineHashes = append(d.a.EngineHashes, h)
 		return true
 	})
@@ -329,7 +341,7 @@ func (d *Decoder) updated(engineHash uint64, level gjson.Result) {
 	one := kvevent.Tail(d.a.EngineHashes, len(d.a.EngineHashes)-1)
 	was, now := tierOf(from), tierOf(to)
 	if now == kvevent.GPU {
-		delete(d.offGPU, engineHash)
+		drop(d, d.offGPU, engineHash)
 	} else if !d.setOffGPU(engineHash, now) {
 		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: was, EngineHashes: one})
 		return
@@ -343,11 +355,19 @@ func (d *Decoder) setOffGPU(engineHash uint64, tier kvevent.Tier) bool {
 	if d.offGPU == nil {
 		d.offGPU = make(map[uint64]kvevent.Tier)
 	}
-	if _, known := d.offGPU[engineHash]; !known && len(d.offGPU) >= maxOffGPU {
+	if _, known := d.offGPU[engineHash]; !known && (len(d.offGPU) >= maxOffGPU || !d.room.Take(rememberedBytes)) {
 		return false
 	}
 	d.offGPU[engineHash] = tier
 	return true
+}
+
+// drop forgets what is remembered of a block.
+func drop[V any](d *Decoder, of map[uint64]V, engineHash uint64) {
+	if _, ok := of[engineHash]; ok {
+		delete(of, engineHash)
+		d.room.Give(rememberedBytes)
+	}
 }
 
 // tierOf returns the tier of a cache level: 0 the GPU, 1 host memory; higher ones are read as disk and shared store.

@@ -133,7 +133,8 @@ func TestConformanceEvents(t *testing.T) {
 // found feeds a payload into an index and returns how many leading blocks a request finds there.
 func found(t *testing.T, payload []byte, size int, locals []uint64) int {
 	ix := indexer.New(indexer.Options{})
-	f := stream.Start(stream.Options{Source: one(payload), Decoder: &Decoder{BlockSize: size}, Sink: stream.Join(ix, false), BlockSize: size})
+	f := stream.Start(stream.Options{Source: one(payload), Decoder: &Decoder{BlockSize: size}, Sink: stream.Join(ix, indexer.SlotOptions{}),
+		BlockSize: size})
 	defer f.Close()
 	for end := time.Now().Add(10 * time.Second); f.Stats().Batches == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

@@ -55,7 +55,7 @@ func (d *Decoder) packed() error {
 		return d.packedStored()
 	}
 	for _, h := range f.EngineHashes {
-		delete(d.items.lastItem, h)
+		drop(d, d.items.lastItem, h)
 	}
 	if len(f.EngineHashes) > 0 {
 		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: f.Tier(), EngineHashes: f.EngineHashes})

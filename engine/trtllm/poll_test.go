@@ -52,7 +52,7 @@ func TestDrain(t *testing.T) {
 	var sinks [2]*stream.IndexSink
 	var feeds [2]*stream.Feed
 	for r := range feeds {
-		sinks[r] = stream.Join(ix, false)
+		sinks[r] = stream.Join(ix, indexer.SlotOptions{})
 		feeds[r] = stream.Start(stream.Options{Source: drain.Source(), Decoder: &Decoder{Rank: r, BlockSize: 2}, Sink: sinks[r], BlockSize: 2})
 		defer feeds[r].Close()
 	}

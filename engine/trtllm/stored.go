@@ -230,7 +230,7 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 		d.a.Locals = append(d.a.Locals, d.hash.Local(d.a.Tokens[b.token:b.token+size], names, at))
 		at = root.Rest
 		if e.Tier == kvevent.GPU {
-			delete(d.offGPU, b.engineHash)
+			drop(d, d.offGPU, b.engineHash)
 		} else {
 			d.setOffGPU(b.engineHash, e.Tier)
 		}

@@ -23,7 +23,7 @@ type digestToken struct {
 	name  string
 }
 
-// maxItems bounds the blocks that have an item before them, about 40 bytes each.
+// maxItems bounds the blocks that have an item before them.
 const maxItems = 1 << 20
 
 // digestToken records a digest that takes a token's place.
@@ -90,7 +90,7 @@ func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool
 			}
 		}
 		b.keyed = true
-		if open != 0 && (m.lastItem[b.engineHash] != 0 || len(m.lastItem) < maxItems) {
+		if open != 0 && (m.lastItem[b.engineHash] != 0 || len(m.lastItem) < maxItems && d.room.Take(rememberedBytes)) {
 			if m.lastItem == nil {
 				m.lastItem = make(map[uint64]uint64)
 			}

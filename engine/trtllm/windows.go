@@ -50,7 +50,7 @@ func (d *Decoder) other(kind string, data gjson.Result, at scope) error {
 	}
 	e.EngineHashes = kvevent.Tail(d.a.EngineHashes, first)
 	if len(e.EngineHashes) > 0 || kind == "stored" {
-		d.others = append(d.others, e)
+		d.a.Others = append(d.a.Others, e)
 	}
 	return nil
 }

@@ -44,8 +44,14 @@ type keptBlock struct {
 	copies int32
 }
 
-// maxChained bounds the blocks of a rank's chains, about 100 bytes each.
+// maxChained bounds the blocks of a rank's chains, and those that are kept.
 const maxChained = 1 << 18
+
+// Approximate memory of a block of a chain, and of one that is kept.
+const (
+	chainBytes = 70
+	keptBytes  = 50
+)
 
 // chainSeed makes ids differ from engines' own hashes, which are computed otherwise.
 const chainSeed = 0x436861696e
@@ -56,9 +62,6 @@ func chainID(before, local uint64) uint64 {
 	binary.LittleEndian.PutUint64(key[8:], local)
 	return xxh3.HashSeed(key[:], chainSeed)
 }
-
-// forget is called when the blocks that were reported are gone or in doubt.
-func (c *chains) forget() { *c = chains{unit: c.unit} }
 
 // showsAll reports whether an event with these tokens is beside one of the group that sees all tokens, if the worker has such a group:
 // its blocks are not larger than a state's, nor than eight of a window's or chunk's (else the index does not follow the worker).
@@ -120,7 +123,18 @@ func (d *Decoder) chain(tokens []uint32, spec kvevent.Spec) error {
 	case n == 0:
 		return nil
 	}
+	kept := 0 // of these hashes, new ones
+	for _, h := range hashes {
+		if _, ok := c.kept[h]; !ok {
+			kept++
+		}
+	}
+	if len(c.kept)+kept > maxChained || !d.room.Take(kept*keptBytes) {
+		d.unplaced += uint64(len(hashes))
+		return nil
+	}
 	if !d.extend(before, ids[:end], locals, tokens) {
+		d.room.Give(kept * keptBytes)
 		d.unplaced += uint64(len(hashes))
 		return nil
 	}
@@ -129,7 +143,9 @@ func (d *Decoder) chain(tokens []uint32, spec kvevent.Spec) error {
 		c.open = ids[end-1]
 		c.use(c.open)
 	}
+	had := len(c.kept)
 	d.keep(before, ids, locals, hashes, at, certain)
+	d.room.Give((kept - len(c.kept) + had) * keptBytes)
 	switch {
 	case open:
 		d.release(was)
@@ -179,7 +195,7 @@ func (d *Decoder) extend(before uint64, ids, locals []uint64, tokens []uint32) b
 	switch {
 	case from == len(ids):
 		return true
-	case len(c.blocks)+len(ids)-from > maxChained:
+	case len(c.blocks)+len(ids)-from > maxChained || !d.room.Take((len(ids)-from)*chainBytes):
 		return false
 	case c.blocks == nil:
 		c.blocks, c.kept = map[uint64]chainBlock{}, map[uint64]keptBlock{}
@@ -284,6 +300,7 @@ func (d *Decoder) unkeep(hashes []uint64) {
 			continue
 		}
 		delete(c.kept, h)
+		d.room.Give(keptBytes)
 		c.settle(k.at, h)
 		d.gone = append(d.gone, h)
 		d.release(k.at)
@@ -299,6 +316,7 @@ func (d *Decoder) unchain() {
 	for id := range d.chains.blocks {
 		d.gone = append(d.gone, id)
 	}
+	d.Forget()
 	d.chains = chains{}
 	d.addGone()
 }
@@ -329,6 +347,7 @@ func (d *Decoder) release(id uint64) {
 			return
 		}
 		delete(d.chains.blocks, id)
+		d.room.Give(chainBytes)
 		d.gone = append(d.gone, id)
 		id = b.before
 	}
@@ -341,6 +360,6 @@ func (d *Decoder) addGone() {
 	}
 	first := len(d.a.EngineHashes)
 	d.a.EngineHashes = append(d.a.EngineHashes, d.gone...)
-	d.gone = kvevent.Reuse(d.gone)
+	d.gone = d.gone[:0]
 	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, EngineHashes: kvevent.Tail(d.a.EngineHashes, first)})
 }

@@ -34,7 +34,7 @@ type Decoder struct {
 	bareNames bool        // the release may send media as bare names in extra_keys
 	h         hasher
 	groups    groups
-	others    []kvevent.Event // of other groups than the main one, since the last Cleared
+	room      kvevent.Room
 
 	chains   chains
 	gone     []uint64 // blocks of the chains to remove
@@ -64,18 +64,36 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 
 func (d *Decoder) decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
-	d.others, d.gone = kvevent.Reuse(d.others), kvevent.Reuse(d.gone)
 	d.lone, d.unplaced = 0, 0
 	batch, err := wire.Batch(payload, &d.a, &d.f, d.tokens, d.emit)
 	d.addOthers()
 	return batch, err
 }
 
+// Free ends the use of the last batch.
+func (d *Decoder) Free() {
+	d.a.Free()
+	d.gone, d.h.names = nil, nil
+	if len(d.h.lastName) > 1<<10 {
+		d.h.lastName = nil
+	}
+}
+
+// Bound sets the room for what is remembered of earlier payloads. It is called before the first one.
+func (d *Decoder) Bound(room kvevent.Room) { d.room, d.groups.room = room, room }
+
 // Forget is for a caller that has dropped, or doubts, what earlier events brought.
-func (d *Decoder) Forget() { d.chains.forget() }
+func (d *Decoder) Forget() {
+	d.room.Give(len(d.chains.blocks)*chainBytes + len(d.chains.kept)*keptBytes)
+	d.chains = chains{unit: d.chains.unit}
+}
 
 // Restart forgets what the events of an engine's process have shown, because another runs now.
-func (d *Decoder) Restart() { d.groups, d.chains = groups{}, chains{} }
+func (d *Decoder) Restart() {
+	d.Forget()
+	d.groups.forgetTails()
+	d.groups, d.chains = groups{room: d.room}, chains{}
+}
 
 func (d *Decoder) tokens(b []byte) (rest []byte, err error) {
 	d.a.Tokens, rest, err = wire.AppendTokens(d.a.Tokens[:d.f.FirstToken], b)
@@ -104,7 +122,7 @@ func (d *Decoder) emit() error {
 		}
 	case kvevent.Cleared:
 		d.addOthers()
-		clear(d.groups.tails)
+		d.groups.forgetTails()
 		d.Forget()
 		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Cleared})
 	}

@@ -18,7 +18,8 @@ type groups struct {
 	tails map[uint64]int // with their copies
 	// singles are blocks that came one to an event before an event had several of its size: they are tails if larger ones come.
 	singles map[uint64]int
-	sized   bool // the main group's block size is known for sure
+	room    kvevent.Room // for tails
+	sized   bool         // the main group's block size is known for sure
 	// unclear says why what is held is an upper bound of what a hit finds; "": it is not.
 	unclear string
 }
@@ -44,6 +45,7 @@ func (g *groups) doubt(is bool, why string) {
 
 const (
 	maxTails   = 1 << 16
+	tailBytes  = 40 // approximate memory of one
 	maxSingles = 1 << 10
 	// llama4Chunk is the chunk of Llama 4's chunked attention, the only model that has it. Events do not say it; where config.json is
 	// at hand, its attention_chunk_size counts (stream.Options.Chunk).
@@ -140,12 +142,22 @@ func (g *groups) addTails(engineHashes []uint64) {
 	if len(engineHashes) == 0 {
 		return
 	}
-	if g.tails == nil || len(g.tails)+len(engineHashes) > maxTails {
+	if len(g.tails)+len(engineHashes) > maxTails {
+		g.forgetTails()
+	}
+	if g.tails == nil {
 		g.tails = map[uint64]int{}
 	}
 	for _, h := range engineHashes {
-		g.tails[h]++
+		if n, known := g.tails[h]; known || len(g.tails) < maxTails && g.room.Take(tailBytes) {
+			g.tails[h] = n + 1
+		}
 	}
+}
+
+func (g *groups) forgetTails() {
+	g.room.Give(len(g.tails) * tailBytes)
+	clear(g.tails)
 }
 
 // removed returns the group of a removal and whether it is the main one; ok is false if its blocks do not count. It removes from
@@ -171,6 +183,7 @@ func (g *groups) removed(f *wire.Fields) (n int, main, ok bool) {
 				kept = append(kept, h)
 			case copies == 1:
 				delete(g.tails, h)
+				g.room.Give(tailBytes)
 			default:
 				g.tails[h]--
 			}

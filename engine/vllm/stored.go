@@ -30,7 +30,7 @@ func (d *Decoder) addOther(kind kvevent.Kind, group int) {
 		e.Spec = d.groups.spec[group]
 		e.Spec.BlockSize = d.f.BlockSize // less than the group's: a part of a block with a state
 	}
-	d.others = append(d.others, e)
+	d.a.Others = append(d.a.Others, e)
 }
 
 // storedOther records a stored event of another group than the main one.
@@ -55,8 +55,8 @@ func (d *Decoder) storedOther(tokens []uint32, n int) (err error) {
 
 // addOthers appends the other groups' events to the batch.
 func (d *Decoder) addOthers() {
-	d.a.Events = append(d.a.Events, d.others...)
-	d.others = d.others[:0]
+	d.a.Events = append(d.a.Events, d.a.Others...)
+	d.a.Others = d.a.Others[:0]
 }
 
 func (d *Decoder) stored(tokens []uint32) error {

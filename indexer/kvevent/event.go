@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// Decoder decodes one payload of events. Each engine's package has one, and package bus for its own format.
+// Decoder decodes one payload of events. Each engine's package has one, and package bus for its own format. One that remembers more than a
+// few numbers of earlier payloads has a method Bound(Room), and one with an Arena has Free, for a caller that is done with a batch.
 type Decoder interface {
 	Decode(payload []byte) (Batch, error)
 }
@@ -108,7 +109,7 @@ func KnownTier(medium string) (t Tier, known bool) {
 	return Remote, false
 }
 
-// Event is one change of the cache of one worker's rank. Its slices belong to the decoder and are valid until its next Decode.
+// Event is one change of the cache of one worker's rank. Its slices belong to the decoder and are valid until its next Decode or Free.
 type Event struct {
 	Kind Kind
 	Tier Tier

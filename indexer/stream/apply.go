@@ -23,6 +23,9 @@ func (f *Feed) apply(m Message) error {
 		return err
 	}
 	defer endRead()
+	if d, ok := f.o.Decoder.(interface{ Free() }); ok {
+		defer d.Free()
+	}
 	var batch kvevent.Batch
 	err = guard.Call(func() (err error) {
 		if m.Batch != nil {
@@ -120,7 +123,7 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 		f.notifyEvent(e)
 		unknown := f.o.Sink.Remove(e.Tier, e.EngineHashes) - f.orphans.removed(e.Tier, e.EngineHashes)
 		n.UnknownBlocks += uint64(max(0, unknown))
-		f.offload.removed(e)
+		f.offload.removed(e, f.reserve)
 		if e.Tier == kvevent.GPU {
 			f.cutStems(e.EngineHashes)
 		}
@@ -184,7 +187,7 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	f.compareSize(e.BlockSize, len(e.EngineHashes))
 	switch {
 	case err == nil:
-		f.offload.stored(e)
+		f.offload.stored(e, f.reserve)
 		n.Blocks += uint64(len(e.EngineHashes))
 		f.attachOrphans(e.EngineHashes, n)
 	case errors.Is(err, indexer.ErrUnknownParent):

@@ -13,6 +13,7 @@ import (
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // second is a further feed of a worker.
@@ -73,7 +74,7 @@ func TestBackfill(t *testing.T) {
 				w := newWorker(seed, true)
 				w.noClear = true // a Clear would give the feed everything without the other's help
 				x := indexer.New(indexer.Options{})
-				sink := Join(x, true)
+				sink := Join(x, indexer.SlotOptions{CountCopies: true})
 				one := Start(Options{Source: w, Decoder: &vllm.Decoder{}, Sink: sink})
 				defer one.Close()
 				<-w.ready
@@ -175,7 +176,7 @@ func joined(t *testing.T, o indexer.Options, there bool) *together {
 	w.noClear = true
 	b := &together{worker: w, r: newRecorder()}
 	b.there.Store(there)
-	b.one = Start(Options{Source: w, Decoder: &vllm.Decoder{}, Sink: Join(indexer.New(o), true)})
+	b.one = Start(Options{Source: w, Decoder: &vllm.Decoder{}, Sink: Join(indexer.New(o), indexer.SlotOptions{CountCopies: true})})
 	t.Cleanup(b.one.Close)
 	<-w.ready
 	b.one.Up()
@@ -259,7 +260,7 @@ func TestBackfillOfAGap(t *testing.T) {
 func TestBackfillOfAPart(t *testing.T) {
 	b := joined(t, indexer.Options{MaxBytes: 1}, false) // 16 MiB
 	x, slot := b.one.o.Sink.Held()
-	other, of := make([]uint64, 1000), x.Join(indexer.SlotOptions{})
+	other, of := make([]uint64, 1000), x.Join(indexer.SlotOptions{Owner: fair.Client(slot + 1)}) // the same
 	for n := uint64(0); !x.Partial(slot); {
 		for i := range other {
 			n++
@@ -286,7 +287,7 @@ func TestBackfillOfAPart(t *testing.T) {
 func TestHeldIsWhole(t *testing.T) {
 	w := newWorker(5, true)
 	x := indexer.New(indexer.Options{})
-	f := Start(Options{Source: w, Decoder: &vllm.Decoder{}, Sink: Join(x, true)})
+	f := Start(Options{Source: w, Decoder: &vllm.Decoder{}, Sink: Join(x, indexer.SlotOptions{CountCopies: true})})
 	defer f.Close()
 	<-w.ready
 	held := func() error {

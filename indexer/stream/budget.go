@@ -4,34 +4,46 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sightline-router/sightline/indexer/source/zmq"
 	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // Budget is the memory for what workers send, shared by the feeds of all their ranks: the worker says how many it has. No worker can
 // take all of it. Safe for concurrent use.
 type Budget struct {
-	queued  *fair.Room // bytes of messages that wait for their feed
-	orphans *fair.Room // bytes of blocks that wait for their parent
-	read    *fair.Room // bytes of large messages that are decoded and applied, in turns
+	received *fair.Room // bytes of large messages that are received
+	queued   *fair.Room // bytes of messages that wait for their feed
+	orphans  *fair.Room // bytes of blocks that wait for their parent
+	read     *fair.Room // bytes of large messages that are decoded and applied, in turns
 }
 
 const (
-	allQueued  = 256 << 20
-	allOrphans = 128 << 20
-	allRead    = 256 << 20
+	allReceived = 64 << 20
+	allQueued   = 128 << 20
+	allOrphans  = 128 << 20
+	allRead     = 256 << 20
 
 	messageBytes = 128      // what a message counts for besides its payload
 	orphanBytes  = 80       // what a block counts for
 	largeMessage = 64 << 10 // smaller ones are read without a turn
 	readWaiting  = 1 << 14  // feeds that wait for a turn
-	readTimes    = 8        // what a message counts for while it is read, as a multiple of its payload
+	readTimes    = 16       // what a message counts for while it is read, as a multiple of its payload
 )
 
 var errNoTurn = errors.New("too many large messages wait to be read")
 
-// NewBudget returns a Budget of 640 MiB in all.
+// NewBudget returns a Budget of 576 MiB in all.
 func NewBudget() *Budget {
-	return &Budget{queued: fair.Shared(allQueued, 0), orphans: fair.Shared(allOrphans, 0), read: fair.New(allRead, readWaiting)}
+	return &Budget{received: fair.Shared(allReceived, readWaiting), queued: fair.Shared(allQueued, 0),
+		orphans: fair.Shared(allOrphans, 0), read: fair.New(allRead, readWaiting)}
+}
+
+// Received is the room for large messages that are received of a worker.
+func (b *Budget) Received(worker fair.Client) zmq.Room {
+	if b == nil {
+		return zmq.Room{}
+	}
+	return zmq.Room{Room: b.received, For: worker}
 }
 
 // beginRead waits for the turn of a message of this size, and returns what ends it.
@@ -61,6 +73,12 @@ func (f *Feed) shareOrphans() (dropped uint64) {
 		break
 	}
 	return dropped
+}
+
+// reserve is the room for what is kept about blocks that the sink holds: memory of the index, shared by workers. An agent's is its own.
+func (f *Feed) reserve(n int64) bool {
+	s, ok := f.o.Sink.(interface{ Reserve(n int64) bool })
+	return !ok || s.Reserve(n)
 }
 
 // giveBack returns what the feed has of the budget. Nothing may run any more.

@@ -39,8 +39,8 @@ func TestFeedsShareOneBudget(t *testing.T) {
 	for _, f := range append(all, honest) {
 		f.Close()
 	}
-	if q, o, r := b.queued.Taken(), b.orphans.Taken(), b.read.Taken(); q != 0 || o != 0 || r != 0 {
-		t.Errorf("after all have ended %d bytes wait, %d are orphans', %d are read; want none", q, o, r)
+	if q, o, r, in := b.queued.Taken(), b.orphans.Taken(), b.read.Taken(), b.received.Taken(); q != 0 || o != 0 || r != 0 || in != 0 {
+		t.Errorf("after all have ended %d bytes wait, %d are orphans', %d are read, %d received; want none", q, o, r, in)
 	}
 }
 

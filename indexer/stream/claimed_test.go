@@ -18,7 +18,7 @@ func TestClaimedSocketsAreTheWorkersOwn(t *testing.T) {
 		"tcp://127.0.0.2:22", "tcp://[::ffff:127.0.0.1]:" + port, "tcp://127.0.0.2:0",
 		"tcp://127.0.0.2:65536", "tcp://127.0.0.2@127.0.0.1:" + port, "tcp://", ""} {
 		z := ZMQ{Endpoint: at, ReplayEndpoint: at, Host: "127.0.0.2"}
-		run := z.Run(t.Context(), nil)
+		run := z.Run(t.Context(), &Feed{})
 		replay := z.Replay(t.Context(), 0, nil)
 		if run == nil || replay == nil {
 			t.Errorf("%q: Run %v, Replay %v; want both refused before a connection", at, run, replay)

@@ -168,7 +168,7 @@ func TestRest(t *testing.T) {
 	w.evict(gone)
 
 	b := newTree(t, 8)
-	sink := Join(b.index, false)
+	sink := Join(b.index, indexer.SlotOptions{})
 	list, err := w.index.Blocks(w.slot)
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestRest(t *testing.T) {
 // BenchmarkGap loses a message of a rank that holds 2^20 blocks in prompts of 512.
 func BenchmarkGap(b *testing.B) {
 	index := indexer.New(indexer.Options{})
-	sink := Join(index, true)
+	sink := Join(index, indexer.SlotOptions{CountCopies: true})
 	list, rng := make([]uint64, 512), rand.New(rand.NewPCG(1, 2))
 	for range 1 << 20 / len(list) {
 		for i := range list {

@@ -17,7 +17,7 @@
 //	zmq.go      the Source that is a pair of ZeroMQ sockets; lookup.go: one that asks the worker where they are
 //
 // What may be wrong is dropped or marked as doubtful: too little in the index costs a hit, too much promises a hit that the
-// worker does not have. Cost: two goroutines a rank, a queue of at most 64 MiB (256 MiB for all, Budget), about 0.2 µs a block from
+// worker does not have. Cost: two goroutines a rank, a queue of at most 64 MiB (128 MiB for all, Budget), about 0.2 µs a block from
 // payload to index. Nothing here returns an error to a caller: errors are counted in Stats, and the last one is in Stats.LastError.
 package stream
 
@@ -170,6 +170,7 @@ type Feed struct {
 	unreadInRow    int    // messages in a row that could not be read
 	resyncWanted   bool   // Resync was called
 	queuedStems    []Stem // by Learn
+	queuedBlocks   int    // of them
 	heldWaiting    []*heldQuestion
 	othersWaiting  []chan<- struct{} // by AskOthers
 	restartedAfter time.Time         // by ProcessRestarted; zero: not called
@@ -196,6 +197,9 @@ func Start(o Options) *Feed {
 		o.Budget = NewBudget()
 	}
 	f := &Feed{o: o, cancel: cancel, wake: make(retry.Bell, 1), form: o.Form, queue: queue{room: o.Budget.queued, worker: o.Worker}}
+	if d, ok := o.Decoder.(interface{ Bound(kvevent.Room) }); ok {
+		d.Bound(f.reserve)
+	}
 	f.stats.Partial = true // until a batch shows otherwise
 	if p := o.From; p.Next > 0 {
 		f.started, f.next, f.partial, f.upperBound, f.stats.Partial = true, p.Next, p.Partial, p.UpperBound, p.Partial

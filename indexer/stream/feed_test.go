@@ -597,7 +597,7 @@ func TestBlockSize(t *testing.T) {
 	} {
 		var told []int
 		index := indexer.New(indexer.Options{})
-		sink := Join(index, true)
+		sink := Join(index, indexer.SlotOptions{CountCopies: true})
 		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: plain{map[string][]kvevent.Event{"x": c.events}}, Sink: sink, BlockSize: 16,
 			OnOtherBlockSize: func(size int) { told = append(told, size) }}}
 		f.takeMessage(t.Context(), Message{Payload: []byte("x")})

@@ -47,7 +47,7 @@ func checkFound(t *testing.T, set *recorded.Set) {
 	prompts, found := 0, 0
 	for worker, steps := range set.Cases {
 		index := indexer.New(indexer.Options{})
-		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &growing{}, Sink: Join(index, true)}}
+		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &growing{}, Sink: Join(index, indexer.SlotOptions{CountCopies: true})}}
 		seq := uint64(0)
 		for _, s := range steps {
 			for _, frame := range s.Frames { // renumbered: the recorder missed a few
@@ -147,7 +147,7 @@ func (p *player) play(frames []recorded.Frame) {
 		r := p.feeds[n]
 		if r == nil {
 			w := newWorker(0, false)
-			r = &rank{sink: Join(p.index, true)}
+			r = &rank{sink: Join(p.index, indexer.SlotOptions{CountCopies: true})}
 			r.f = Start(Options{Source: w, Decoder: &vllm.Decoder{}, Sink: r.sink})
 			p.feeds[n] = r
 		}
@@ -190,7 +190,7 @@ func (p *player) close() {
 // blocks.
 func BenchmarkFeed(b *testing.B) {
 	payloads := recorded.Selection(b).Payloads("qwen2.5-vl-b16")
-	sink := Join(indexer.New(indexer.Options{}), false)
+	sink := Join(indexer.New(indexer.Options{}), indexer.SlotOptions{})
 	f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &vllm.Decoder{}, Sink: sink}, wake: make(chan struct{}, 1)}
 	seq, ctx := uint64(0), b.Context()
 	b.ReportAllocs()

@@ -135,7 +135,7 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 				}
 			}
 			drafts = l.Header.UseEagle
-			sink := Join(index, true)
+			sink := Join(index, indexer.SlotOptions{CountCopies: true})
 			slot = sink.Slot()
 			feed = &Feed{o: Options{Source: newWorker(0, false), Decoder: d, Sink: sink, Chunk: chunk}}
 			index.SetWithholds(slot, drafts)
@@ -203,7 +203,7 @@ func TestOtherProcess(t *testing.T) {
 		return e
 	}
 	index := indexer.New(indexer.Options{})
-	sink := Join(index, true)
+	sink := Join(index, indexer.SlotOptions{CountCopies: true})
 	f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &vllm.Decoder{}, Sink: sink}}
 	for _, c := range []struct {
 		size, window int

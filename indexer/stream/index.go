@@ -11,11 +11,13 @@ type IndexSink struct {
 	slot  indexer.SlotID
 }
 
-// Join adds a slot to the index. copies: the engine reports each physical copy of a block (vLLM does; SGLang, TensorRT-LLM and
-// Dynamo do not).
-func Join(index *indexer.Index, copies bool) *IndexSink {
-	return &IndexSink{index, index.Join(indexer.SlotOptions{CountCopies: copies})}
+// Join adds a slot to the index.
+func Join(index *indexer.Index, o indexer.SlotOptions) *IndexSink {
+	return &IndexSink{index, index.Join(o)}
 }
+
+// Reserve counts memory that is kept about what the slot holds; see indexer.Index.Reserve.
+func (s *IndexSink) Reserve(n int64) bool { return s.index.Reserve(s.slot, n) }
 
 // Slot returns the slot's number in the index, valid until Leave.
 func (s *IndexSink) Slot() indexer.SlotID { return s.slot }

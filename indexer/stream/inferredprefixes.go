@@ -28,16 +28,23 @@ type stemBlock struct {
 	behind int    // number of made blocks and ends directly after it
 }
 
-// maxStems limits a rank's made blocks, about 60 bytes each here.
-const maxStems = 1 << 18
+const (
+	maxStems  = 1 << 18 // made blocks and ends of a rank
+	stemBytes = 60      // what one counts for
+)
 
-func (s *stems) clear() { *s = stems{} }
+func (s *stems) clear(room kvevent.Room) {
+	room.Give((len(s.made) + len(s.ends)) * stemBytes)
+	*s = stems{}
+}
 
 // add adds a stem and returns the engine hashes of its blocks, including known ones; nil if there is no room.
-func (s *stems) add(end uint64, locals []uint64) []uint64 {
-	if len(s.made)+len(s.ends)+len(locals) > maxStems {
+func (s *stems) add(end uint64, locals []uint64, room kvevent.Room) []uint64 {
+	had := len(s.made) + len(s.ends)
+	if had+len(locals) > maxStems || !room.Take(len(locals)*stemBytes) {
 		return nil
 	}
+	defer func() { room.Give((len(locals) + had - len(s.made) - len(s.ends)) * stemBytes) }()
 	if s.ends == nil {
 		s.ends, s.made = map[uint64]uint64{}, map[uint64]stemBlock{}
 	}
@@ -103,7 +110,10 @@ func (s *stems) cut(engineHashes []uint64) (gone []uint64) {
 
 // cutStems removes the made blocks that were only on stems which end in removed blocks.
 func (f *Feed) cutStems(removed []uint64) {
-	if gone := f.stems.cut(removed); len(gone) > 0 {
+	had := len(f.stems.ends)
+	gone := f.stems.cut(removed)
+	kvevent.Room(f.reserve).Give((had - len(f.stems.ends) + len(gone)) * stemBytes)
+	if len(gone) > 0 {
 		f.o.Sink.Remove(kvevent.GPU, gone)
 	}
 }
@@ -115,16 +125,16 @@ type Stem struct {
 	Locals []uint64
 }
 
-// maxQueuedStems limits the stems that wait for the feed.
+// maxQueuedStems limits the stems that wait for the feed; of all their blocks there are at most maxStems.
 const maxQueuedStems = 1024
 
 // Learn queues a stem for the feed's goroutine, which stores it if blocks still wait for its parent. It does not block: if
-// maxQueuedStems are waiting, the stem is dropped and counted, and the next request with that prompt reveals it again. s.Locals must
+// there is no place, the stem is dropped and counted, and the next request with that prompt reveals it again. s.Locals must
 // not change.
 func (f *Feed) Learn(s Stem) {
 	f.mu.Lock()
-	if len(f.queuedStems) < maxQueuedStems {
-		f.queuedStems = append(f.queuedStems, s)
+	if len(f.queuedStems) < maxQueuedStems && f.queuedBlocks+len(s.Locals) <= maxStems {
+		f.queuedStems, f.queuedBlocks = append(f.queuedStems, s), f.queuedBlocks+len(s.Locals)
 	} else {
 		f.stats.StemsDropped++
 	}
@@ -136,7 +146,7 @@ func (f *Feed) Learn(s Stem) {
 func (f *Feed) takeLearned() {
 	f.mu.Lock()
 	list := f.queuedStems
-	f.queuedStems = nil
+	f.queuedStems, f.queuedBlocks = nil, 0
 	f.mu.Unlock()
 	for _, l := range list {
 		f.storeStem(l)
@@ -151,7 +161,7 @@ func (f *Feed) storeStem(l Stem) {
 	}
 	n := Stats{}
 	f.cutStems([]uint64{end}) // in case the end was known and was taken out of the index since
-	list := f.stems.add(end, l.Locals[:blocks])
+	list := f.stems.add(end, l.Locals[:blocks], f.reserve)
 	if list == nil {
 		n.StemsDropped++
 	} else {

@@ -7,8 +7,10 @@ package stream
 
 import "github.com/sightline-router/sightline/indexer/kvevent"
 
-// maxLineage limits the number of recorded blocks, about 60 bytes each.
-const maxLineage = 1 << 20
+const (
+	maxLineage   = 1 << 20 // recorded blocks of a rank
+	lineageBytes = 60      // what one counts for
+)
 
 // offload records the blocks of a rank that offloads. The zero value is off.
 type offload struct {
@@ -24,20 +26,19 @@ type lineage struct {
 	blockSize     int32
 }
 
-func (o *offload) clear() {
-	if o.blocks != nil {
-		clear(o.blocks)
-	}
+func (o *offload) clear(room kvevent.Room) {
+	room.Give(len(o.blocks) * lineageBytes)
+	clear(o.blocks)
 }
 
 // stored records the blocks of a stored event.
-func (o *offload) stored(e *kvevent.Event) {
+func (o *offload) stored(e *kvevent.Event, room kvevent.Room) {
 	if o.blocks == nil {
 		return
 	}
 	parent, has := e.Parent, e.HasParent
 	for i, h := range e.EngineHashes {
-		if old, ok := o.blocks[h]; ok || len(o.blocks) < maxLineage {
+		if old, ok := o.blocks[h]; ok || len(o.blocks) < maxLineage && room.Take(lineageBytes) {
 			o.blocks[h] = lineage{parent, e.Locals[i], has, min(old.copies, 254) + 1, int32(e.BlockSize)}
 		}
 		parent, has = h, true
@@ -45,7 +46,7 @@ func (o *offload) stored(e *kvevent.Event) {
 }
 
 // removed forgets the blocks whose last copy an event removed.
-func (o *offload) removed(e *kvevent.Event) {
+func (o *offload) removed(e *kvevent.Event, room kvevent.Room) {
 	if o.blocks == nil {
 		return
 	}
@@ -54,6 +55,7 @@ func (o *offload) removed(e *kvevent.Event) {
 			l.copies--
 			if l.copies == 0 {
 				delete(o.blocks, h)
+				room.Give(lineageBytes)
 			} else {
 				o.blocks[h] = l
 			}

@@ -57,7 +57,7 @@ func newTree(t *testing.T, seed uint64) *tree {
 
 // join starts a feed that has received nothing of what was before.
 func (w *tree) join() {
-	sink := Join(w.index, false)
+	sink := Join(w.index, indexer.SlotOptions{})
 	w.slot, w.hand = sink.Slot(), &byHand{feed: make(chan *Feed, 1), seq: 1000}
 	w.feed = Start(Options{Source: w.hand, Decoder: w.hand, Sink: sink, doubtTime: w.doubt})
 	<-w.hand.feed
@@ -386,7 +386,7 @@ func TestStemsAreBounded(t *testing.T) {
 		t.Errorf("%d stems wait, %d dropped", len(f.queuedStems), f.stats.StemsDropped)
 	}
 	var s stems
-	if s.add(1, make([]uint64, maxStems+1)) != nil || s.add(1, make([]uint64, maxStems)) == nil {
+	if s.add(1, make([]uint64, maxStems+1), nil) != nil || s.add(1, make([]uint64, maxStems), nil) == nil {
 		t.Errorf("%d blocks are made", len(s.made))
 	}
 	o := offload{blocks: map[uint64]lineage{}}
@@ -394,7 +394,7 @@ func TestStemsAreBounded(t *testing.T) {
 	for i := range e.EngineHashes {
 		e.EngineHashes[i] = uint64(i)
 	}
-	o.stored(&e)
+	o.stored(&e, nil)
 	if len(o.blocks) != maxLineage {
 		t.Errorf("%d blocks are remembered", len(o.blocks))
 	}

@@ -108,7 +108,7 @@ func TestReborn(t *testing.T) {
 // TestIndexKnowsPartial checks that the index knows that a worker's blocks are not all reported.
 func TestIndexKnowsPartial(t *testing.T) {
 	ix := indexer.New(indexer.Options{})
-	s := Join(ix, true)
+	s := Join(ix, indexer.SlotOptions{CountCopies: true})
 	for _, partial := range []bool{true, false, true} {
 		s.Done(partial, !partial)
 		s.Clear() // of the blocks, but not of the mark, which comes with the batch
@@ -120,7 +120,7 @@ func TestIndexKnowsPartial(t *testing.T) {
 		}
 	}
 	s.Leave()
-	if again := Join(ix, true); ix.Partial(again.Slot()) || ix.UpperBound(again.Slot()) {
+	if again := Join(ix, indexer.SlotOptions{CountCopies: true}); ix.Partial(again.Slot()) || ix.UpperBound(again.Slot()) {
 		t.Error("a new slot is marked from its birth")
 	}
 }

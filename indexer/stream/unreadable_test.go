@@ -39,7 +39,7 @@ func TestUnreadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := forms{make(chan *Feed, 1)}
 		links := []bool{}
-		f := Start(Options{Source: src, Decoder: src, Sink: Join(indexer.New(indexer.Options{}), true),
+		f := Start(Options{Source: src, Decoder: src, Sink: Join(indexer.New(indexer.Options{}), indexer.SlotOptions{CountCopies: true}),
 			OnLink: func(_ *Feed, up bool) { links = append(links, up) }})
 		defer f.Close()
 		<-src.feed

@@ -16,6 +16,7 @@ type ZMQ struct {
 	Bind           bool         // listen at Endpoint for the worker
 	From           netip.Prefix // with Bind: where it connects from; zero: this machine
 	Host           string       // if set, the only host that is dialled: the endpoints are the worker's own claim
+	Replayed       zmq.Room     // for large messages of a replay
 }
 
 // Run implements Source.
@@ -25,7 +26,7 @@ func (z ZMQ) Run(ctx context.Context, f *Feed) error {
 		return err
 	}
 	sub := zmq.Sub{Endpoint: z.Endpoint, Topic: z.Topic, Bind: z.Bind, From: z.From, Refused: f.refused,
-		Up: f.Up, Down: f.Down, Malformed: f.Malformed}
+		Up: f.Up, Down: f.Down, Malformed: f.Malformed, Room: f.o.Budget.Received(f.o.Worker)}
 	return sub.Run(ctx, func(m zmq.Message) { f.Offer(Message{Seq: m.Seq, Payload: m.Payload}) })
 }
 
@@ -38,7 +39,9 @@ func (z ZMQ) Replay(ctx context.Context, from uint64, each func(Message) error) 
 	if err != nil {
 		return err
 	}
-	return zmq.Replay(ctx, z.ReplayEndpoint, from, func(m zmq.Message) error { return each(Message{Seq: m.Seq, Payload: m.Payload}) })
+	return zmq.Replay(ctx, z.ReplayEndpoint, from, z.Replayed, func(m zmq.Message) error {
+		return each(Message{Seq: m.Seq, Payload: m.Payload})
+	})
 }
 
 func (z ZMQ) check(endpoint string) error {

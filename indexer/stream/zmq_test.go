@@ -75,7 +75,7 @@ func TestOverZMQ(t *testing.T) {
 	}
 	before := runtime.NumGoroutine()
 	index := indexer.New(indexer.Options{})
-	sink := Join(index, true)
+	sink := Join(index, indexer.SlotOptions{CountCopies: true})
 	f := Start(Options{Decoder: &vllm.Decoder{}, Sink: sink, Idle: 50 * time.Millisecond, Source: ZMQ{
 		Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" + p.router.Addr().String(), Topic: "kv@"}})
 	p.serve(t)
@@ -129,7 +129,7 @@ func TestOverZMQ(t *testing.T) {
 func BenchmarkLatency(b *testing.B) {
 	p := publish(b)
 	index := indexer.New(indexer.Options{})
-	sink := Join(index, true)
+	sink := Join(index, indexer.SlotOptions{CountCopies: true})
 	f := Start(Options{Decoder: &vllm.Decoder{}, Sink: sink, Source: ZMQ{Endpoint: "tcp://" + p.pub.Addr().String()}})
 	defer f.Close()
 	w := newWorker(1, false)

@@ -284,7 +284,7 @@ func (r *rig) listen(z stream.ZMQ) (*stream.Feed, indexer.SlotID) {
 }
 
 func (r *rig) feed(o stream.Options) (*stream.Feed, indexer.SlotID) {
-	sink := stream.Join(r.index, r.cfg.Engine == VLLM)
+	sink := stream.Join(r.index, indexer.SlotOptions{CountCopies: r.cfg.Engine == VLLM})
 	o.Sink = sink
 	f := stream.Start(o)
 	r.Cleanup(f.Close)

@@ -192,7 +192,7 @@ func BenchmarkCrowd(b *testing.B) {
 	var sinks []*stream.IndexSink
 	start := time.Now()
 	for _, s := range sources {
-		sink := stream.Join(d.index, true)
+		sink := stream.Join(d.index, indexer.SlotOptions{CountCopies: true})
 		sinks = append(sinks, sink)
 		feeds = append(feeds, stream.Start(stream.Options{Source: s, Decoder: &vllm.Decoder{Keep: true}, Sink: sink}))
 	}

@@ -88,7 +88,7 @@ func startDeciding(b testing.TB, workers []*publishing, o indexer.Options, agent
 		var sink *stream.IndexSink
 		known = append(known, fleet.NewWorker(name, netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", 20000+i)), "m", 0,
 			func(int) indexer.SlotID {
-				sink = stream.Join(x, true)
+				sink = stream.Join(x, indexer.SlotOptions{CountCopies: true})
 				return sink.Slot()
 			}))
 		d.slots = append(d.slots, sink.Slot())

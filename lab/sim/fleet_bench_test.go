@@ -145,7 +145,7 @@ func BenchmarkResync(b *testing.B) {
 	}
 	for b.Loop() {
 		x := indexer.New(indexer.Options{})
-		sink := stream.Join(x, true)
+		sink := stream.Join(x, indexer.SlotOptions{CountCopies: true})
 		f := stream.Start(stream.Options{Source: stream.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(),
 			ReplayEndpoint: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}, Sink: sink})
 		within(b, time.Minute, "all blocks", func() bool { return x.HeldBlocks(sink.Slot()) == blocks })

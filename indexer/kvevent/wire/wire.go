@@ -39,6 +39,9 @@ const (
 	maxTokens = 4 * maxItems
 )
 
+// leastEvent is the length of the shortest event.
+const leastEvent = 15
+
 var (
 	errLong  = fmt.Errorf("list of more than %d items", maxItems)
 	errLarge = fmt.Errorf("message of more than %d events, %d block hashes or %d token ids", maxEvents, maxHashes, maxTokens)
@@ -76,6 +79,7 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 	if count > maxEvents {
 		return batch, errLarge
 	}
+	a.Events = slices.Grow(a.Events, min(count, len(b)/leastEvent))
 	var bad error // of the first that could not be read
 	for i := range count {
 		before := *a
@@ -232,6 +236,9 @@ func readHash(b []byte) (uint64, []byte, error) {
 
 // appendHashes appends an array of block hashes.
 func appendHashes(dst []uint64, b []byte) ([]uint64, []byte, error) {
+	if n, _, err := ArrayHeader(b); err == nil {
+		dst = slices.Grow(dst, n)
+	}
 	rest, err := Array(b, func(b []byte) ([]byte, error) {
 		h, b, err := readHash(b)
 		dst = append(dst, h)

@@ -174,7 +174,7 @@ func listen(t testing.TB, nc *nats.Conn) *router {
 }
 
 func (r *router) follow(worker string) {
-	sink := stream.Join(r.index, true)
+	sink := stream.Join(r.index, indexer.SlotOptions{CountCopies: true})
 	r.slots[worker] = sink.Slot()
 	r.feeds[worker] = stream.Start(stream.Options{Source: r.listener.Source(worker, 0), Decoder: &Decoder{}, Sink: sink,
 		Idle: 10 * time.Second})
@@ -205,7 +205,7 @@ func recording(t testing.TB) (payloads [][]byte, prompts [][]uint64) {
 func (r *router) same(worker string, payloads [][]byte, prompts [][]uint64) {
 	r.t.Helper()
 	direct := indexer.New(indexer.Options{})
-	sink := stream.Join(direct, true)
+	sink := stream.Join(direct, indexer.SlotOptions{CountCopies: true})
 	h := &hand{ready: make(chan *stream.Feed, 1)}
 	f := stream.Start(stream.Options{Source: h, Decoder: &growing{}, Sink: sink})
 	defer f.Close()
@@ -458,7 +458,7 @@ func BenchmarkJoin(b *testing.B) {
 	b.ResetTimer()
 	for b.Loop() {
 		x := indexer.New(indexer.Options{})
-		sink := stream.Join(x, true)
+		sink := stream.Join(x, indexer.SlotOptions{CountCopies: true})
 		f := stream.Start(stream.Options{Source: l.Source("w", 0), Decoder: &Decoder{}, Sink: sink, Idle: 10 * time.Second})
 		until(b, "all blocks", func() bool { return x.HeldBlocks(sink.Slot()) == 100_000 })
 		f.Close()

@@ -230,15 +230,12 @@ func appendText[T string | []byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// Decoder reads bus messages for package stream. The zero value is ready to use; it reuses its memory.
+// Decoder reads bus messages for package stream. The zero value is ready to use.
 type Decoder struct {
 	Secret *block.Secret // whose hashes are wanted
 
-	events []kvevent.Event
-	words  []uint64
-	tokens []uint32
-	media  []kvevent.MediaRef
-	check  bool // hashes are only skipped
+	a     kvevent.Arena
+	check bool // hashes are only skipped
 }
 
 // A message has at most maxEvents events, or as many as a snapshot of its size may have: there, each one stores a block and takes
@@ -257,10 +254,7 @@ const (
 // Decode reads one message. The batch is valid until the next call, and its names as long as b. Nothing is allocated once the
 // memory has grown, except for a message of more than eventsAtOnce events or wordsAtOnce hashes, and the names of mode Tokens.
 func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
-	// free the memory of an unusually large message
-	if cap(d.words) > 2*wordsAtOnce || cap(d.tokens) > wordsAtOnce || cap(d.media) > wordsAtOnce/8 {
-		*d = Decoder{Secret: d.Secret}
-	}
+	d.a.Reset()
 	h, err := readHead(b)
 	if err != nil {
 		return kvevent.Batch{}, err
@@ -273,30 +267,32 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	r := &binread.Reader{B: b[headBytes:]}
 	d.some(r)
 	if first := *r; len(r.B) > 0 && r.Err == nil { // check the rest: of a message with an error nothing is applied
-		most, count := max(maxEvents, len(b)/minEventBytes), len(d.events)
-		for rest := (&Decoder{check: true}); len(r.B) > 0 && r.Err == nil; count += len(rest.events) {
+		most, count := max(maxEvents, len(b)/minEventBytes), len(d.a.Events)
+		for rest := (&Decoder{check: true}); len(r.B) > 0 && r.Err == nil; count += len(rest.a.Events) {
 			rest.some(r)
-			if count+len(rest.events) > most {
+			if count+len(rest.a.Events) > most {
 				r.Err = fmt.Errorf("more than %d events in %d bytes", most, len(b))
 			}
 		}
-		batch.More = func() []kvevent.Event { d.some(&first); return d.events }
+		batch.More = func() []kvevent.Event { d.some(&first); return d.a.Events }
 	}
 	if r.Err != nil {
 		return kvevent.Batch{}, fmt.Errorf("bus: %w", r.Err)
 	}
-	batch.Events = d.events
+	batch.Events = d.a.Events
 	return batch, nil
 }
 
+// Free ends the use of the last batch.
+func (d *Decoder) Free() { d.a.Free() }
+
 // some decodes the next events.
 func (d *Decoder) some(r *binread.Reader) {
-	d.events, d.tokens, d.media = d.events[:0], d.tokens[:0], d.media[:0]
-	d.words = d.words[:0]
+	d.a.Events, d.a.Tokens, d.a.Media, d.a.Wide = d.a.Events[:0], d.a.Tokens[:0], d.a.Media[:0], d.a.Wide[:0]
 	if !d.check {
-		d.words = slices.Grow(d.words, min(len(r.B)/8, wordsAtOnce))
+		d.a.Wide = slices.Grow(d.a.Wide, min(len(r.B)/8, wordsAtOnce))
 	}
-	for len(r.B) > 0 && r.Err == nil && len(d.events) < eventsAtOnce && len(d.words) < wordsAtOnce && len(d.tokens) < 2*wordsAtOnce {
+	for len(r.B) > 0 && r.Err == nil && len(d.a.Events) < eventsAtOnce && len(d.a.Wide) < wordsAtOnce && len(d.a.Tokens) < 2*wordsAtOnce {
 		d.event(r)
 	}
 }
@@ -333,7 +329,7 @@ func (d *Decoder) event(r *binread.Reader) {
 	if e.Kind == kvevent.GroupStored || e.Kind == kvevent.GroupRemoved {
 		d.group(r, &e)
 	}
-	d.events = append(d.events, e)
+	d.a.Events = append(d.a.Events, e)
 }
 
 // group reads what an event of a further KV cache group says beside its hashes.
@@ -353,22 +349,22 @@ func (d *Decoder) takeWords(r *binread.Reader, n int) []uint64 {
 	if d.check || b == nil {
 		return nil
 	}
-	start := len(d.words)
+	start := len(d.a.Wide)
 	for ; len(b) > 0; b = b[8:] {
-		d.words = append(d.words, binary.LittleEndian.Uint64(b))
+		d.a.Wide = append(d.a.Wide, binary.LittleEndian.Uint64(b))
 	}
-	return kvevent.Tail(d.words, start)
+	return kvevent.Tail(d.a.Wide, start)
 }
 
 // tokensMode reads what is sent only in mode Tokens.
 func (d *Decoder) tokensMode(r *binread.Reader, e *kvevent.Event, blocks int) {
-	start := len(d.tokens)
+	start := len(d.a.Tokens)
 	for b := r.Bytes(4 * blocks * e.BlockSize); len(b) > 0; b = b[4:] {
-		d.tokens = append(d.tokens, binary.LittleEndian.Uint32(b))
+		d.a.Tokens = append(d.a.Tokens, binary.LittleEndian.Uint32(b))
 	}
-	e.Tokens = kvevent.Tail(d.tokens, start)
+	e.Tokens = kvevent.Tail(d.a.Tokens, start)
 	e.LoRA = string(readText(r))
-	first := len(d.media)
+	first := len(d.a.Media)
 	for range r.Count(math.MaxInt, 4) {
 		m := kvevent.MediaRef{Block: int(min(r.Varint(), math.MaxInt32)), Offset: int(r.Signed()), Paired: r.Byte() == 1, Name: readText(r)}
 		if m.Block >= blocks {
@@ -377,9 +373,9 @@ func (d *Decoder) tokensMode(r *binread.Reader, e *kvevent.Event, blocks int) {
 		if r.Err != nil {
 			return
 		}
-		d.media = append(d.media, m)
+		d.a.Media = append(d.a.Media, m)
 	}
-	e.Media = kvevent.Tail(d.media, first)
+	e.Media = kvevent.Tail(d.a.Media, first)
 }
 
 // readText reads a text behind its length.

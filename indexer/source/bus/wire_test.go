@@ -278,8 +278,8 @@ func TestEventsAreBounded(t *testing.T) {
 	if batch, err := d.Decode(message(maxEvents + 1)); err == nil {
 		t.Errorf("%d events are read", len(batch.Events))
 	}
-	if cap(d.events) > 2*eventsAtOnce {
-		t.Errorf("room for %d events is kept", cap(d.events))
+	if cap(d.a.Events) > 2*eventsAtOnce {
+		t.Errorf("room for %d events is kept", cap(d.a.Events))
 	}
 }
 

@@ -25,7 +25,7 @@ var errTooLong = errors.New("replay is longer than allowed")
 //
 // Forms of a reply, as a DEALER sees them: "" seq payload (vLLM to 0.25, SGLang to 0.5.21), "" topic seq payload (later). The
 // last reply has an empty payload and the number 2^64-1; if there is nothing from that number on, only that one comes.
-func Replay(ctx context.Context, endpoint string, from uint64, each func(Message) error) error {
+func Replay(ctx context.Context, endpoint string, from uint64, room Room, each func(Message) error) error {
 	network, address, err := dialable(endpoint, "")
 	if err != nil {
 		return err
@@ -35,6 +35,8 @@ func Replay(ctx context.Context, endpoint string, from uint64, each func(Message
 		return fmt.Errorf("replay: %w", err)
 	}
 	defer c.Close()
+	c.room, c.wait = room, ctx
+	defer c.freeRoom()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	if err := c.send(flagMore, nil); err != nil { // the delimiter that a REQ would send
 		return fmt.Errorf("replay: %w", err)

@@ -40,6 +40,7 @@ type Sub struct {
 	Down func(error)
 	// Malformed, if set, is called for each message that does not end in a sequence number of 8 bytes and a payload, with its form.
 	Malformed func(form string)
+	Room      Room
 
 	pingEvery time.Duration // for tests; 0: the constant pingEvery
 }
@@ -93,6 +94,8 @@ func (s *Sub) read(ctx context.Context, c *conn, each func(Message)) error {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	defer c.Close()
+	c.room, c.wait = s.Room, ctx
+	defer c.freeRoom()
 	if err := c.subscribe(s.Topic); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/retry"
 )
 
@@ -38,6 +39,11 @@ const (
 	// readBytes is the size of a connection's read buffer: a message of 64 blocks with their tokens. A thousand connections have
 	// one each, for as long as they live.
 	readBytes = 8 << 10
+
+	// keptBytes is what a connection keeps of its memory for messages; for larger ones it waits for Room.
+	keptBytes = 64 << 10
+	// maxReady limits what a peer says of itself.
+	maxReady = 4 << 10
 
 	handshakeTime = 5 * time.Second
 	// pingEvery is how often a silent peer gets a PING; after three times that the connection is closed, if the peer's ZMTP has
@@ -56,6 +62,41 @@ type conn struct {
 	head  [9]byte  // of the frame being read
 	buf   []byte   // the frames of the message being read
 	parts [][]byte // the frames, slices of buf
+
+	most  int             // bytes of a message
+	room  Room            // for messages of more than keptBytes
+	wait  context.Context // until when room is waited for
+	taken int64           // of room
+}
+
+// Room is memory for large messages, and who asks for it. The zero value is without a bound.
+type Room struct {
+	*fair.Room
+	For fair.Client
+}
+
+// takeRoom waits until there is room for a message of n bytes.
+func (c *conn) takeRoom(n int) error {
+	more := int64(n) - c.taken
+	if n <= keptBytes || more <= 0 || c.room.Room == nil {
+		return nil
+	}
+	if !c.room.Take(c.wait, c.room.For, more, more) {
+		return errors.New("too many large messages are being read")
+	}
+	c.taken += more
+	return nil
+}
+
+// freeRoom gives back what the last message took.
+func (c *conn) freeRoom() {
+	if cap(c.buf) > keptBytes {
+		c.buf = nil
+	}
+	if c.taken > 0 {
+		c.room.Give(c.room.For, c.taken)
+		c.taken = 0
+	}
 }
 
 // dial connects a socket of the given type ("SUB", "DEALER") to a peer of one of peerTypes.
@@ -73,7 +114,7 @@ func dial(ctx context.Context, network, address, socket string, peerTypes ...str
 // open performs the handshake on a new connection, dialled or accepted, within ctx.
 func open(ctx context.Context, nc net.Conn, socket string, peerTypes ...string) (*conn, error) {
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
-	c := &conn{Conn: nc}
+	c := &conn{Conn: nc, most: maxReady}
 	c.r = bufio.NewReaderSize(readTimes{nc, &c.lastRead}, readBytes)
 	if err := c.handshake(socket, peerTypes); err != nil {
 		nc.Close()
@@ -148,6 +189,7 @@ func (c *conn) handshake(socket string, peerTypes []string) error {
 		return err
 	}
 	if slices.Contains(peerTypes, kind) {
+		c.most = maxMessage
 		return nil
 	}
 	return fmt.Errorf("peer is a %s socket, want %s (wrong port?)", kind, peerTypes[0])
@@ -208,8 +250,11 @@ func (c *conn) frame(buf []byte) (flags byte, out []byte, err error) {
 		}
 		size = binary.BigEndian.Uint64(head[1:])
 	}
-	if size > maxMessage-uint64(len(buf)) {
-		return 0, buf, fmt.Errorf("message over %d bytes", maxMessage)
+	if size > uint64(c.most-len(buf)) {
+		return 0, buf, fmt.Errorf("message over %d bytes", c.most)
+	}
+	if err := c.takeRoom(len(buf) + int(size)); err != nil {
+		return 0, buf, err
 	}
 	for left := int(size); left > 0; { // grow as bytes come: a false length allocates no memory
 		step := min(left, 1<<20)
@@ -230,9 +275,7 @@ func (c *conn) frame(buf []byte) (flags byte, out []byte, err error) {
 
 // message reads one message's frames, valid until the next call. It answers commands in between.
 func (c *conn) message() ([][]byte, error) {
-	if cap(c.buf) > 4<<20 { // free the memory of an unusually large message
-		c.buf = nil
-	}
+	c.freeRoom()
 	c.buf = c.buf[:0]
 	var ends [maxFrames]int
 	for n := 0; ; {
