@@ -220,6 +220,9 @@ func (r *Reader) toolUse(p *body.Part) (template.Value, error) {
 		text, _ := r.Body.String(p.Fields[key])
 		return template.String(text)
 	}
+	if get("id").Text() == "" { // vLLM makes one of the time
+		return template.None, ErrPart
+	}
 	input := template.NewDict(0).Value()
 	if v := p.Fields["input"]; v.IsObject() {
 		var err error

@@ -290,6 +290,7 @@ func TestUnpredicted(t *testing.T) {
 		{m, ResponsesEndpoint, `{"input":"a","previous_response_id":"resp_1"}`, ErrStored},
 		{m, ResponsesEndpoint, `{"input":"a","tools":[{"type":"nosuch"}]}`, ErrPart},
 		{m, MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"system","content":[{"type":"tool_removal"}]}]}`, ErrPart},
+		{m, MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f","input":{}}]}]}`, ErrPart},
 		{m, CompletionsEndpoint, `{"prompt":[` + strings.Repeat(`"a",`, 1024) + `"a"]}`, ErrManyPrompts},
 	} {
 		if _, err := c.m.Read(t.Context(), c.endpoint, request(t, c.body)); err != c.want {

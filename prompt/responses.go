@@ -183,9 +183,7 @@ func (r *Reader) inputMessage(turns []Turn, before *Turn, it *body.Message) ([]T
 		t = TextTurn(it.Role, "")
 		t.Items[0].Text, err = r.String(it.Content, "input item without content that is text or a list")
 	}
-	if t.Role == "developer" {
-		t.Fields = []Field{{"tools", template.None}}
-	}
+	t.Message = it // it goes on as a chat's message, with that one's other fields
 	return append(turns, t), err
 }
 

@@ -41,15 +41,28 @@ func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 		case "refusal", "thinking":
 			return textPart(r, it, p.Fields[p.Type], p.Type == "refusal")
 		case "tool_reference":
-			name, err := r.String(p.Fields["name"], "tool_reference without a name")
-			if !r.OpenAI {
-				return prompt.Item{Text: name}, true, err
-			}
-			return prompt.Item{Part: prompt.ToolReference(name)}, true, err
+			return toolReference(r, p)
 		}
 	}
 	it.Medium, err = medium(r, p, uuid)
 	return it, true, err
+}
+
+// toolReference reads the mention of a tool. Its name is a text in templates that get texts, and whatever it is in others.
+func toolReference(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
+	name, given := p.Fields["name"]
+	if !r.OpenAI {
+		if given && name.Type == gjson.Null {
+			return it, false, nil
+		}
+		it.Text, err = r.String(name, "tool_reference without a name")
+		return it, true, err
+	}
+	if !given {
+		return it, false, prompt.Refuse("tool_reference without a name")
+	}
+	value, err := prompt.Value(r.Body, name, "name of a tool_reference cannot be read")
+	return prompt.Item{Part: prompt.With(prompt.ToolReference(""), prompt.Field{Name: "name", Value: value})}, true, err
 }
 
 // textPart reads a part's text. A text that is not a string is left to the template. If skips is set, null drops the part.

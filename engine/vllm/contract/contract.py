@@ -19,6 +19,7 @@ import struct
 import sys
 import tempfile
 import types
+import typing
 import zlib
 
 import stubs
@@ -601,6 +602,9 @@ CHATS = [
     {"messages": [{"role": "user", "content": [text("a", cache_control={"type": "ephemeral"}), text("b", x=1)], "name": "n"}]},
     {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "refusal", "refusal": "r"}]}]},
     {"messages": [{"role": "user", "content": []}]},
+    {"messages": [{"role": "user", "content": [text("a"), {"type": "tool_reference", "name": None}]}]},
+    {"messages": [{"role": "user", "content": [text("a"), {"type": "tool_reference", "name": 7}]}]},
+    {"messages": [{"role": "tool", "tool_call_id": 7, "content": "a", "name": "n", "task": "t", "audio": {"id": "a"}}, USER]},
     {"messages": [USER, {"role": "assistant", "content": "yo", "reasoning": "why"}, USER]},
     {"messages": [USER, {"role": "assistant", "content": "yo", "reasoning_content": "why"}, USER]},
     {"messages": [USER, {"role": "assistant", "content": "yo", "refusal": "no", "audio": None}, USER]},
@@ -641,6 +645,8 @@ RESPONSES = [
     {"input": [USER, {**CUSTOM, "namespace": "n"}, USER]},
     {"input": [USER, {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "yo"}]}, CUSTOM, USER]},
     {"input": [USER, {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]}, CALL]},
+    {"input": [{**USER, "name": "n", "task": "t"}, {"type": "message", "role": "developer", "content": "d", "name": "n", "tools": [RESPONSE_FUNCTION]}]},
+    {"input": [{**USER, "name": 7}, {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "s"}], "phase": "p", "name": "n"}]},
     {"input": [USER, {"type": "local_shell_call", "id": "l", "call_id": "c", "status": "completed", "action": {"type": "exec", "command": ["ls"], "env": {}}}]},
     {"input": [USER, {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}}, USER]},
 ] + [{"input": "hi", "tools": tools, **more} for tools, more in (
@@ -660,10 +666,122 @@ RESPONSES = [
     ([RESPONSE_FUNCTION], {"tool_choice": "none"}), ([{"type": "web_search"}], {"tool_choice": "none"}), ([], {}))]
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
+MESSAGES = [
+    {"messages": [USER, {"role": "assistant", "content": [
+        text("a"), {"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "redacted_thinking", "data": "d"},
+        {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [text("r")]}, text("b")]}]},
+    {"messages": [{"role": "user", "content": [text("a"), {"type": "tool_result", "tool_use_id": "c1", "content": "r"}]},
+                  {"role": "system", "content": [text("s")]}, {"role": "user", "content": "b"}], "system": [text("S"), text(BILLING)]},
+    {"messages": [USER], "system": "S", "tools": [{"name": "f", "description": "d", "input_schema": {"properties": {}}}]},
+    {"messages": [USER], "thinking": {"type": "enabled", "budget_tokens": 2000}}, {"messages": [USER], "output_config": {"effort": "high"}},
+]
+
+
+# Requests in which each key that an object of a message, part, item, block, call or tool may have gets each odd value.
+ODD = ["odd", 7, True, None, ["odd"], [text("odd")], {"odd": 1}]
+CHAT_KEYS = ["name", "reasoning", "reasoning_content", "task", "tool_call_id", "tool_calls", "tools"]  # that templates know
+BASES = {
+    "/v1/chat/completions": [
+        {"messages": [{"role": "system", "content": "s"}, {"role": "developer", "content": "d"}, {"role": "user", "content": "u"},
+                      {"role": "assistant", "content": "a"}, {"role": "tool", "tool_call_id": "c1", "content": "t"}]},
+        {"messages": [{"role": "user", "content": [text("a"), {"type": "input_text", "text": "b"}, {"type": "refusal", "refusal": "c"},
+                                                   {"type": "thinking", "thinking": "d"}, {"type": "tool_reference", "name": "e"}]}]},
+        {"messages": [{"role": role, "content": [text("a")]} for role in ("system", "user", "assistant")] + [USER]},
+        called('{"a": 1}'), {"messages": [USER], "tools": [{"type": "function", "function": FUNCTION}]},
+    ],
+    "/v1/responses": [
+        {"input": [USER, {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "a"}]},
+                   {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "b"}]}, USER]},
+        {"input": [USER, {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]}, CALL,
+                   {"type": "function_call_output", "call_id": "c1", "output": "ok"}, USER]},
+        {"input": [USER, CUSTOM, {"type": "custom_tool_call_output", "call_id": "c9", "output": "ok"}, USER]},
+        {"input": "hi", "tools": [RESPONSE_FUNCTION]}, {"input": "hi", "tools": [{"type": "custom", "name": "c"}]},
+    ],
+    "/v1/messages": MESSAGES,
+}
+OPAQUE = {"parameters", "input_schema", "arguments", "metadata", "cache_control"}  # values whose keys are not the request's
+
+
+def request_type(endpoint):
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+    return {"/v1/chat/completions": ChatCompletionRequest, "/v1/responses": ResponsesRequest, "/v1/messages": AnthropicMessagesRequest}[endpoint]
+
+
+def keys_below(kind, found, seen):
+    """The keys of all objects that a type of a request's field may hold, at any depth."""
+    if id(kind) in seen:
+        return
+    seen[id(kind)] = kind
+    for arg in getattr(kind, "__args__", ()):
+        keys_below(arg, found, seen)
+    if hasattr(kind, "__value__"):
+        keys_below(kind.__value__, found, seen)
+    if hasattr(kind, "model_fields"):
+        for name, field in kind.model_fields.items():
+            found.add(name)
+            if name not in OPAQUE:
+                keys_below(field.annotation, found, seen)
+    elif isinstance(kind, type) and hasattr(kind, "__required_keys__"):
+        for name, hint in typing.get_type_hints(kind).items():
+            found.add(name)
+            if name not in OPAQUE:
+                keys_below(hint, found, seen)
+
+
+def nested_keys():
+    """Of each endpoint: the keys below the fields that hold messages and tools, by the release's types."""
+    out = {}
+    for endpoint, fields in (("/v1/chat/completions", ("messages", "tools")), ("/v1/responses", ("input", "tools")),
+                             ("/v1/messages", ("messages", "system", "tools"))):
+        for field in fields:
+            found = set()
+            keys_below(request_type(endpoint).model_fields[field].annotation, found, {})
+            out[endpoint + " " + field] = sorted(found)
+    return out
+
+
+def places(value, path=()):
+    """The paths to all objects in a field of a body."""
+    if isinstance(value, dict):
+        if path:
+            yield path
+        for k, v in value.items():
+            if k not in OPAQUE and k not in ("thinking", "output_config"):
+                yield from places(v, path + (k,))
+    elif isinstance(value, list):
+        for i, v in enumerate(value):
+            yield from places(v, path + (i,))
+
+
+def odd_bodies(keys):
+    for endpoint, bodies in BASES.items():
+        for body in bodies:
+            for path in places(body):
+                for n, key in enumerate(sorted({*keys[endpoint + " " + path[0]], *CHAT_KEYS, "unheard_of"})):
+                    few = endpoint == "/v1/responses" and key not in CHAT_KEYS  # of its 170 keys most are of items that no prompt has
+                    for value in [ODD[n % len(ODD)], "odd"] if few else ODD:
+                        changed = copy.deepcopy(body)
+                        at = changed
+                        for step in path:
+                            at = at[step]
+                        if key == "type" or at.get(key) == value:
+                            continue
+                        at[key] = value
+                        yield endpoint, changed
+
+
 def chat_facts():
     """What each template makes of each request, by the release's own request types and renderer; null: it refuses."""
+    import torch
     from tokenizers import Tokenizer, models
 
+    torch.iinfo = lambda _: types.SimpleNamespace(min=-2**63, max=2**63 - 1)  # bounds of seeds
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
     from vllm.entrypoints.openai.responses.utils import construct_input_messages, construct_tool_dicts
@@ -677,7 +795,16 @@ def chat_facts():
     own = types.SimpleNamespace(model_config=config, get_tokenizer=lambda: tokenizer, use_unified_vision_chunk=False)
 
     def render(endpoint, body, template):
-        if endpoint == "/v1/responses":
+        if endpoint == "/v1/messages":
+            try:
+                merge = AnthropicServingMessages._detect_merge_inline_system(template)
+            except TypeError:  # it prints tools, which the trial lacks
+                merge = True
+            request = AnthropicServingMessages.to_chat_completion_request(
+                AnthropicMessagesRequest.model_validate({"model": "m", "max_tokens": 9, **body}), merge_inline_system=merge)
+            tools = None if request.tools is None else [t.model_dump() for t in request.tools]
+            messages = request.messages
+        elif endpoint == "/v1/responses":
             request = ResponsesRequest.model_validate({"model": "m", **body})
             tools = construct_tool_dicts(request.tools, request.tool_choice)
             messages = construct_input_messages(request_instructions=request.instructions, request_input=request.input)
@@ -688,17 +815,18 @@ def chat_facts():
         params = request.build_chat_params(template, "auto").with_defaults(merge_kwargs(None, {"tools": tools, "tokenize": False}))
         return HfRenderer.render_messages(own, messages, params)[1]["prompt"]
 
-    facts = []
-    for endpoint, bodies in (("/v1/chat/completions", CHATS), ("/v1/responses", RESPONSES)):
-        for body in bodies:
-            fact = {"endpoint": endpoint, "request": json.dumps(body), "texts": []}
-            for template in CHAT_TEMPLATES:
-                try:
-                    fact["texts"].append(render(endpoint, copy.deepcopy(body), template))
-                except Exception:  # noqa: BLE001 (a refusal)
-                    fact["texts"].append(None)
-            facts.append(fact)
-    return {"templates": CHAT_TEMPLATES, "requests": facts}
+    facts, keys = [], nested_keys()
+    listed = {"/v1/chat/completions": CHATS, "/v1/responses": RESPONSES, "/v1/messages": MESSAGES}
+    odd = {endpoint: [body for at, body in odd_bodies(keys) if at == endpoint] for endpoint in listed} if "KEEP" not in os.environ else {}
+    for endpoint, body, is_odd in [(e, b, o) for o, group in enumerate((listed, odd)) for e, bodies in group.items() for b in bodies]:
+        fact = {"endpoint": endpoint, "request": json.dumps(body), "texts": [], **({"odd": True} if is_odd else {})}
+        for template in CHAT_TEMPLATES:
+            try:
+                fact["texts"].append(render(endpoint, copy.deepcopy(body), template))
+            except Exception:  # noqa: BLE001 (a refusal)
+                fact["texts"].append(None)
+        facts.append(fact)
+    return {"templates": CHAT_TEMPLATES, "requests": facts, "keys": keys}
 
 
 def main():
