@@ -174,7 +174,7 @@ func TestFloodedRanks(t *testing.T) {
 	const (
 		ranks     = 24
 		indexMiB  = 64
-		ofAWorker = 576 // MiB: stream.NewBudget
+		ofAWorker = 704 // MiB: stream.NewBudget
 	)
 	long := 8 * time.Second
 	if d, err := time.ParseDuration(os.Getenv("SIGHTLINE_FLOOD")); err == nil {

@@ -18,7 +18,7 @@ const loadOld, loadLasts = time.Second, 5 * time.Second
 // readLoadMessages follows the load messages of a worker of NVIDIA's standalone example, until ctx ends. While it is not connected only
 // our own requests are counted.
 func readLoadMessages(ctx context.Context, endpoint string, slot *fleet.Slot, log *zap.Logger) {
-	sub := zmq.Sub{Endpoint: endpoint, Bare: true, Down: func(error) { slot.SetReport(fleet.LoadReport{}, time.Now()) }}
+	sub := zmq.Sub{Endpoint: endpoint, Bare: true, Most: 1 << 16, Down: func(error) { slot.SetReport(fleet.LoadReport{}, time.Now()) }}
 	err := sub.Run(ctx, func(m zmq.Message) {
 		told, err := fleet.ParseLoadReport(m.Payload)
 		if err != nil {

@@ -35,6 +35,31 @@ func TestManyRanks(t *testing.T) {
 	}
 }
 
+// TestMessagesAheadAreBounded: what waits for the feeds of ranks that discovery has not found is bounded for all of them.
+func TestMessagesAheadAreBounded(t *testing.T) {
+	var p Plane
+	payload := make([]byte, pendingBytes/2)
+	for i := range uint64(100) {
+		p.deliver(Key{Worker: i}, 1, 0, payload)
+		p.deliver(Key{Worker: i}, 1, 1, payload)
+	}
+	if p.pending != allPending {
+		t.Errorf("%d bytes wait, want %d", p.pending, allPending)
+	}
+	k := Key{Worker: 3}
+	f := stream.Start(stream.Options{Source: p.Source(k), Decoder: &Decoder{Key: k},
+		Sink: stream.Join(indexer.New(indexer.Options{}), indexer.SlotOptions{})})
+	defer f.Close()
+	for end := time.Now().Add(20 * time.Second); f.Stats().LastMessage.IsZero() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pending != allPending-pendingBytes {
+		t.Errorf("%d bytes wait after a rank was found, want %d", p.pending, allPending-pendingBytes)
+	}
+}
+
 // TestRankHeardAgain: a rank whose feed ends and restarts gets later messages, even if one came in between.
 func TestRankHeardAgain(t *testing.T) {
 	var p Plane

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
@@ -26,6 +27,8 @@ type Plane struct {
 	ranks     map[Key]*rank
 	unclaimed int // ranks without a source
 	refused   uint64
+	pending   int // bytes that wait for the feeds of all ranks
+	received  *fair.Room
 
 	unreadable atomic.Uint64
 }
@@ -47,6 +50,8 @@ const (
 	// Bounds of what is kept for a worker-rank whose feed does not run yet: discovery may lag behind the first events.
 	pendingMessages = 256
 	pendingBytes    = 4 << 20
+	allPending      = 64 << 20 // for all of them
+	allReceived     = 64 << 20 // of large messages that are received at a time
 )
 
 // Source returns the source of one worker-rank.
@@ -111,6 +116,7 @@ func (r *rank) Run(ctx context.Context, f *stream.Feed) error {
 	for _, m := range r.pending {
 		f.Offer(m)
 	}
+	p.pending -= r.pendingSize
 	r.pending, r.pendingSize = nil, 0
 	p.mu.Unlock()
 	<-ctx.Done()
@@ -177,10 +183,11 @@ func (p *Plane) deliver(k Key, publisher, seq uint64, payload []byte) *rank {
 		r.feed.Offer(m)
 		return r
 	}
-	if len(r.pending) < pendingMessages && r.pendingSize+len(payload) <= pendingBytes {
+	if len(r.pending) < pendingMessages && r.pendingSize+len(payload) <= pendingBytes && p.pending+len(payload) <= allPending {
 		m.Payload = slices.Clone(payload)
 		r.pending = append(r.pending, m)
 		r.pendingSize += len(payload)
+		p.pending += len(payload)
 	}
 	return r
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/sightline-router/sightline/indexer/source/zmq"
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // Scope names the endpoint whose workers are followed.
@@ -18,7 +19,14 @@ type Scope struct{ Namespace, Component, Endpoint string }
 // lost, it marks the worker-ranks whose events came over it as down.
 func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
 	heard := map[*rank]bool{} // usually one
-	sub := zmq.Sub{Endpoint: endpoint, Topic: topic, Up: func() { p.link(heard, nil) }, Down: func(err error) { p.link(heard, err) },
+	p.mu.Lock()
+	if p.received == nil {
+		p.received = fair.Shared(allReceived, 1<<14)
+	}
+	room := zmq.Room{Room: p.received, For: fair.ClientOf(endpoint)}
+	p.mu.Unlock()
+	sub := zmq.Sub{Room: room, Endpoint: endpoint, Topic: topic, Up: func() { p.link(heard, nil) },
+		Down:      func(err error) { p.link(heard, err) },
 		Malformed: func(form string) { p.noteUnreadable(endpoint, errors.New(form)) }}
 	return sub.Run(ctx, func(m zmq.Message) {
 		b, err := unframe(m.Payload)

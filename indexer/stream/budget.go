@@ -19,7 +19,7 @@ type Budget struct {
 
 const (
 	allReceived = 64 << 20
-	allQueued   = 128 << 20
+	allQueued   = 256 << 20
 	allOrphans  = 128 << 20
 	allRead     = 256 << 20
 
@@ -32,7 +32,7 @@ const (
 
 var errNoTurn = errors.New("too many large messages wait to be read")
 
-// NewBudget returns a Budget of 576 MiB in all.
+// NewBudget returns a Budget of 704 MiB in all.
 func NewBudget() *Budget {
 	return &Budget{received: fair.Shared(allReceived, readWaiting), queued: fair.Shared(allQueued, 0),
 		orphans: fair.Shared(allOrphans, 0), read: fair.New(allRead, readWaiting)}

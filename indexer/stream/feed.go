@@ -17,7 +17,7 @@
 //	zmq.go      the Source that is a pair of ZeroMQ sockets; lookup.go: one that asks the worker where they are
 //
 // What may be wrong is dropped or marked as doubtful: too little in the index costs a hit, too much promises a hit that the
-// worker does not have. Cost: two goroutines a rank, a queue of at most 64 MiB (128 MiB for all, Budget), about 0.2 µs a block from
+// worker does not have. Cost: two goroutines a rank, a queue of at most 64 MiB (256 MiB for all, Budget), about 0.2 µs a block from
 // payload to index. Nothing here returns an error to a caller: errors are counted in Stats, and the last one is in Stats.LastError.
 package stream
 

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -40,6 +41,8 @@ type Listener struct {
 	foreign atomic.Bool // an unreadable message was logged
 	mu      sync.Mutex
 	feeds   map[string]*followedFeed // by the subject's suffix
+
+	snapshots *fair.Room // bytes of those that are read; nil: none was
 }
 
 // listenRetry is the average pause between attempts.
@@ -184,12 +187,13 @@ func readBeat(b []byte) (agent, number uint64, ok bool) {
 
 // Source returns the Source of one worker's rank, for a feed with this package's Decoder.
 func (l *Listener) Source(worker string, rank int) stream.Source {
-	return &source{l, subjectSuffix(worker, rank)}
+	return &source{l, subjectSuffix(worker, rank), fair.ClientOf(worker)}
 }
 
 type source struct {
 	l      *Listener
 	suffix string
+	worker fair.Client
 }
 
 // Run implements stream.Source.
@@ -253,6 +257,12 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	if err != nil {
 		return err
 	}
+	s.l.mu.Lock()
+	if s.l.snapshots == nil {
+		s.l.snapshots = fair.Shared(allSnapshots, 1<<14)
+	}
+	line.room, line.worker = s.l.snapshots, s.worker
+	s.l.mu.Unlock()
 	take := each
 	each = func(m stream.Message) error {
 		if h, err := readHead(m.Payload); err == nil {

@@ -23,12 +23,14 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 const (
-	maxSnapshot = 256 << 20
-	partBytes   = 512 << 10
-	maxParts    = 4096
+	maxSnapshot  = 256 << 20
+	allSnapshots = 512 << 20 // that are read at a time
+	partBytes    = 512 << 10
+	maxParts     = 4096
 	// Bytes fetched ahead after a snapshot; the library's own limit is 500 messages, of up to a megabyte each.
 	maxAhead = 8 << 20
 )
@@ -39,6 +41,8 @@ type rankLine struct {
 	js     jetstream.JetStream
 	prefix Prefix
 	suffix string
+	room   *fair.Room // for snapshots; nil: without a bound
+	worker fair.Client
 }
 
 func newRankLine(conn *nats.Conn, prefix Prefix, suffix string) (*rankLine, error) {
@@ -233,6 +237,13 @@ func (l *rankLine) messages(ctx context.Context, from uint64, some bool, each fu
 		next = t.Seq + 1
 		if from <= t.Seq {
 			begin = func() error {
+				need := min(int64(t.Parts)*partBytes, maxSnapshot)
+				if l.room != nil && !l.room.Take(ctx, l.worker, need, need) {
+					return errors.New("too many snapshots are being read")
+				}
+				if l.room != nil {
+					defer l.room.Give(l.worker, need)
+				}
 				b, err := l.snapshot(ctx, t, maxSnapshot)
 				if err != nil { // parts were replaced, or deleted by the stream's limits; a running agent has all of it
 					return fmt.Errorf("%w: %w", errIncomplete, err)

@@ -33,6 +33,7 @@ type Sub struct {
 	Refused func(netip.Addr)
 	// Bare takes messages without a sequence number: the last frame is the payload.
 	Bare bool
+	Most int // bytes of a message; 0: 16 MiB
 	// Up, if set, is called after every (re)connection, before its first message: what was published in between is lost, and the
 	// publisher may be another process.
 	Up func()
@@ -94,7 +95,7 @@ func (s *Sub) read(ctx context.Context, c *conn, each func(Message)) error {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	defer c.Close()
-	c.room, c.wait = s.Room, ctx
+	c.room, c.wait, c.most = s.Room, ctx, cmp.Or(s.Most, maxMessage)
 	defer c.freeRoom()
 	if err := c.subscribe(s.Topic); err != nil {
 		return err
