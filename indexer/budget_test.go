@@ -152,3 +152,37 @@ func TestReserve(t *testing.T) {
 		t.Errorf("%d and %d bytes are left, want none", left, room)
 	}
 }
+
+// TestCopy: blocks that an event names by engine hash alone are held in another tier too, until that copy is removed.
+func TestCopy(t *testing.T) {
+	x := New(Options{})
+	id, doc := x.Join(SlotOptions{CountCopies: true}), make([]uint64, 40)
+	for i := range doc {
+		doc[i] = pathOf(5, uint64(i))
+	}
+	if err := x.Store(id, GPU, 0, false, doc, doc); err != nil {
+		t.Fatal(err)
+	}
+	if unknown, err := x.Copy(id, CPU, append([]uint64{1}, doc[:20]...)); unknown != 1 || err != nil {
+		t.Errorf("%d unknown, %v, want 1", unknown, err)
+	}
+	if unknown, err := x.Copy(id, CPU, doc[:1]); unknown != 0 || err != nil { // a second copy
+		t.Errorf("%d unknown, %v", unknown, err)
+	}
+	audit(t, x)
+	if unknown, _ := x.Remove(id, GPU, doc); unknown != 0 || x.HeldBlocks(id) != 20 || blocksIn(x, id, doc) != 20 {
+		t.Errorf("%d unknown, %d held, %d found, want 20", unknown, x.HeldBlocks(id), blocksIn(x, id, doc))
+	}
+	if unknown, _ := x.Copy(id, GPU, doc[:30]); unknown != 10 {
+		t.Errorf("%d unknown, want those that are not held any more", unknown)
+	}
+	audit(t, x)
+	for _, tier := range []Tier{CPU, CPU, GPU} {
+		unknown, err := x.Remove(id, tier, doc[:20])
+		t.Log(tier, unknown, err)
+	}
+	if x.HeldBlocks(id) != 0 {
+		t.Errorf("%d blocks are left", x.HeldBlocks(id))
+	}
+	audit(t, x)
+}

@@ -64,6 +64,52 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 	return nil
 }
 
+// Copy records that a slot now also holds blocks in a tier that it holds in another, and returns how many of them it does not hold at all.
+// Errors: ErrMalformed, ErrUnknownSlot. Cost: about 0.1 µs a block.
+func (x *Index) Copy(id SlotID, tier Tier, engineHashes []uint64) (unknown int, err error) {
+	if tier >= Tiers {
+		return 0, fmt.Errorf("copied: %w: %v (want a known tier)", ErrMalformed, tier)
+	}
+	s, err := x.lockSlot(id)
+	if err != nil {
+		return 0, err
+	}
+	defer s.mu.Unlock()
+	s.stores.Add(1)
+	for _, engineHash := range engineHashes {
+		if ref := s.find(engineHash, mix(engineHash, x.seed)); ref == noRef {
+			unknown++
+		} else {
+			s.copy(tier, engineHash, ref)
+		}
+	}
+	return unknown, nil
+}
+
+// copy records that a tier holds one more copy of a block.
+func (s *slot) copy(tier Tier, engineHash uint64, ref uint32) {
+	mem, bit := s.x.mem, ref%pageBlocks
+	pg := mem.page(ref / pageBlocks)
+	sh := s.x.shardOfNode(pg.node)
+	sh.lock.Lock()
+	if pg.held[tier]>>bit&1 != 0 {
+		s.addCopy(engineHash, tier)
+	}
+	pg.held[tier] |= 1 << bit
+	pg.storedAt = uint16(s.stores.Load())
+	at := int(pg.base) + int(bit)
+	res, head := mem.residencyOf(sh.node(pg.node), blocksOf(s.id))
+	if next, ok := res.stored(tier, at, at+1); ok {
+		*res = next
+	} else {
+		*res = mem.residencyFrom(blocksOf(s.id), *head)
+	}
+	sh.lock.Unlock()
+	if tier == GPU && s.groups != nil {
+		s.syncHash(engineHash)
+	}
+}
+
 // store records up to one slice after the block at, or at the root if at is noRef, and returns how many fit.
 func (s *slot) store(at uint32, tier Tier, engineHashes, locals []uint64) int {
 	s.keysFor(engineHashes)

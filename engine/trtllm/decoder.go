@@ -277,13 +277,6 @@ func (d *Decoder) data(data gjson.Result, at scope) error {
 	}
 	d.checkKeys(data, dataKeys)
 	switch kind {
-	case "created":
-		for i, blocks := range data.Get("num_blocks_per_cache_level").Array() {
-			if n, ok := whole(blocks); i > 0 && ok && n > 0 { // there is memory outside the GPU
-				d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Copied, Tier: kvevent.CPU})
-				break
-			}
-		}
 	case "stored":
 		parent, hasParent := blockHash(data.Get("parent_hash"))
 		return d.stored(data.Get("blocks"), parent, hasParent)

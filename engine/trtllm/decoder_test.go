@@ -90,8 +90,8 @@ func TestIncarnations(t *testing.T) {
 		want    string
 		partial bool
 	}{
-		{"a new engine with room in host memory", numbered(0, data("created", "num_blocks_per_cache_level", []int{10, 5})),
-			"cleared; copied cpu -", false},
+		{"a new engine", numbered(0, data("created", "num_blocks_per_cache_level", []int{10, 5})),
+			"cleared", false},
 		{"two blocks and a short tail", numbered(1, stores(nil, text(1), text(2), aBlock(3, []key{}, 7, 7))), "stored gpu[1 2]", false},
 		{"a child", numbered(2, stores(2, text(4))), "stored gpu[4]<2", false},
 		{"to host memory; a change of priority",

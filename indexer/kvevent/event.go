@@ -27,7 +27,7 @@ const (
 	// the first that of Parent.
 	Stored Kind = iota
 	// Copied: Tier now also holds the blocks EngineHashes, whose content an earlier event gave (vLLM's placeholder events of KV
-	// connectors). Without engine hashes it announces such events.
+	// connectors).
 	Copied
 	// Removed: one copy of each block in EngineHashes left Tier.
 	Removed

@@ -118,12 +118,11 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 	case kvevent.Stored:
 		f.store(e, n)
 	case kvevent.Copied:
-		n.Unresolved += f.storeCopies(e)
+		f.copy(e, n)
 	case kvevent.Removed:
 		f.notifyEvent(e)
 		unknown := f.o.Sink.Remove(e.Tier, e.EngineHashes) - f.orphans.removed(e.Tier, e.EngineHashes)
 		n.UnknownBlocks += uint64(max(0, unknown))
-		f.offload.removed(e, f.reserve)
 		if e.Tier == kvevent.GPU {
 			f.cutStems(e.EngineHashes)
 		}
@@ -163,8 +162,7 @@ func (f *Feed) notifyEvent(e *kvevent.Event) {
 	}
 }
 
-// store passes a stored event to the sink. Blocks of another size are ignored, and blocks whose content the event does not have
-// are stored as copies of known ones.
+// store passes a stored event to the sink. Blocks of another size are ignored.
 func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	if f.o.Stored != nil {
 		f.panicked(guard.Call(func() error { f.o.Stored(e); return nil }))
@@ -174,7 +172,7 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 		return
 	}
 	if e.Tier != kvevent.GPU && e.MediaUnknown {
-		n.Unresolved += f.storeCopies(e)
+		f.copy(&kvevent.Event{Kind: kvevent.Copied, Tier: e.Tier, EngineHashes: e.EngineHashes}, n)
 		return
 	}
 	f.notifyEvent(e)
@@ -187,7 +185,6 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	f.compareSize(e.BlockSize, len(e.EngineHashes))
 	switch {
 	case err == nil:
-		f.offload.stored(e, f.reserve)
 		n.Blocks += uint64(len(e.EngineHashes))
 		f.attachOrphans(e.EngineHashes, n)
 	case errors.Is(err, indexer.ErrUnknownParent):
@@ -198,6 +195,13 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 		n.Refused++
 		f.update(func(s *Stats) { s.LastError = err.Error() })
 	}
+}
+
+// copy applies an event of blocks whose content an earlier one gave. vLLM's KV connectors announce offloaded blocks without tokens, or with
+// tokens but without media and salt.
+func (f *Feed) copy(e *kvevent.Event, n *Stats) {
+	f.notifyEvent(e)
+	n.Unresolved += uint64(f.o.Sink.Copy(e.Tier, e.EngineHashes))
 }
 
 // takeSize makes a block size the one of the rank, as its events have it, unless blocks of a larger one are held: then it is of parts

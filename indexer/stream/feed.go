@@ -9,7 +9,6 @@
 //	apply.go    events → Sink
 //	doubt.go    what was reported before messages were lost for good
 //	orphans.go  blocks whose parent is not known; inferredprefixes.go: parents that requests revealed
-//	offload.go  blocks that events name by engine hash alone
 //	stats.go    counters and state
 //	backfill.go what another router has received, if the worker cannot replay it any more
 //	index.go    the Sink that is an index
@@ -77,6 +76,8 @@ type Restarter interface{ Restart() }
 type Sink interface {
 	// Store adds an event's blocks; an error that wraps indexer.ErrUnknownParent means that their parent is not held.
 	Store(e *kvevent.Event) error
+	// Copy adds one copy of each block in another tier than those that hold it, and returns how many are not held.
+	Copy(tier kvevent.Tier, engineHashes []uint64) (unknown int)
 	// Remove removes one copy of each block from a tier and returns how many were not there.
 	Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int)
 	// Clear removes everything.
@@ -104,8 +105,7 @@ type Options struct {
 	// The event is valid until it returns.
 	Stored func(*kvevent.Event)
 	// OnEvent, if set, is called in the feed's goroutine with each event before it is applied, for others that follow the sink by feeds of
-	// their own. It does not get events of another block size than the rank's. A copy in a lower tier, whose event does not say what it
-	// holds, comes as the Stored that it was resolved to, after it was applied. Where a gap leaves what is held cleared or in doubt, a
+	// their own. It does not get events of another block size than the rank's. Where a gap leaves what is held cleared or in doubt, a
 	// Cleared or a Lost comes.
 	OnEvent func(*kvevent.Event)
 	// OnOtherBlockSize, if set, is called in the feed's goroutine with the block size of the rank's events if it is not BlockSize, once for
@@ -180,7 +180,6 @@ type Feed struct {
 	order
 	form         block.Form // of the blocks held, as the last stored event has it
 	comparedSize int        // with the configured one
-	offload      offload
 	orphans      orphans
 	orphanBytes  int64 // of Budget.orphans
 	stems        stems

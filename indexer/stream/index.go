@@ -30,6 +30,12 @@ func (s *IndexSink) Store(e *kvevent.Event) error {
 	return s.index.Store(s.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)
 }
 
+// Copy implements Sink.
+func (s *IndexSink) Copy(tier kvevent.Tier, engineHashes []uint64) int {
+	unknown, _ := s.index.Copy(s.slot, tier, engineHashes)
+	return unknown
+}
+
 // Remove implements Sink.
 func (s *IndexSink) Remove(tier kvevent.Tier, engineHashes []uint64) int {
 	unknown, _ := s.index.Remove(s.slot, tier, engineHashes)

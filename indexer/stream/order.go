@@ -165,7 +165,6 @@ func (f *Feed) clear() {
 	f.notifyEvent(&kvevent.Event{Kind: kvevent.Cleared})
 	f.publisherPartial = false
 	f.o.Sink.Clear()
-	f.offload.clear(f.reserve)
 	f.orphans.clear()
 	f.stems.clear(f.reserve)
 	f.endDoubt()

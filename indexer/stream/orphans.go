@@ -312,7 +312,6 @@ func (f *Feed) attachOrphans(engineHashes []uint64, n *Stats) {
 				}
 				if f.o.Sink.Store(&e) == nil {
 					n.OrphansAttached += uint64(to - from)
-					f.offload.stored(&e, f.reserve)
 				} else {
 					n.OrphansDropped += uint64(to - from)
 				}

@@ -376,7 +376,7 @@ func TestUnknownParentAndAShortReplay(t *testing.T) {
 }
 
 // TestStemsAreBounded checks the limits of stems that wait for the feed and of their made blocks, with further ones dropped and
-// counted, and the limit of what is recorded of a rank that offloads.
+// counted.
 func TestStemsAreBounded(t *testing.T) {
 	f := &Feed{wake: make(chan struct{}, 1)}
 	for range maxQueuedStems + 3 {
@@ -388,14 +388,5 @@ func TestStemsAreBounded(t *testing.T) {
 	var s stems
 	if s.add(1, make([]uint64, maxStems+1), nil) != nil || s.add(1, make([]uint64, maxStems), nil) == nil {
 		t.Errorf("%d blocks are made", len(s.made))
-	}
-	o := offload{blocks: map[uint64]lineage{}}
-	e := kvevent.Event{EngineHashes: make([]uint64, maxLineage+10), Locals: make([]uint64, maxLineage+10)}
-	for i := range e.EngineHashes {
-		e.EngineHashes[i] = uint64(i)
-	}
-	o.stored(&e, nil)
-	if len(o.blocks) != maxLineage {
-		t.Errorf("%d blocks are remembered", len(o.blocks))
 	}
 }

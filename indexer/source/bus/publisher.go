@@ -219,6 +219,13 @@ func (p *Publisher) Store(e *kvevent.Event) error {
 	return p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)
 }
 
+// Copy implements stream.Sink.
+func (p *Publisher) Copy(tier kvevent.Tier, engineHashes []uint64) (unknown int) {
+	p.beginBatch()
+	unknown, _ = p.index.Copy(p.slot, tier, engineHashes)
+	return unknown
+}
+
 // Remove implements stream.Sink.
 func (p *Publisher) Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int) {
 	p.beginBatch()
