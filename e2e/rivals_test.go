@@ -607,7 +607,7 @@ func TestRivalTable(t *testing.T) {
 	}), runs[2]: row(func(i int) int { return 8 + i/10 })}
 	var text strings.Builder
 	rivalTable(&text, runs)("chats", .6, 2, rows)
-	want := "| chats, 60 %, 2.0/s, load 7.5 | 10/20/0 | **1.20**±0.00/1.00/0 | 1.00±0.20/1.00/0 |\n"
+	const want = "| chats, 60 %, 2.0/s, load 7.5 | 10/20/0 | **1.20**±0.00/1.00/0 | 1.00±0.20/1.00/0 |\n"
 	if !strings.HasSuffix(text.String(), want) {
 		t.Errorf("got %q, want its end %q", text.String(), want)
 	}

@@ -2,11 +2,15 @@ package peers
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -346,43 +350,81 @@ func TestForward(t *testing.T) {
 	eventually(t, "it ends in both", func() bool { return a.load() == 0 && b.load() == 0 })
 }
 
+// wireEntries are an entry of every kind, as readWire gives them.
+func wireEntries() []any {
+	return []any{
+		&router.SharedBooking{Number: 7, Worker: "w1", Rank: -1, Decoder: "w2", DecoderRank: 3, Tokens: 500,
+			Context: 800, From: 2, EventsExpected: true, Proven: 1,
+			Locals: []uint64{1, 1 << 63, 3}, Media: []router.SharedMedium{{Key: 9, Alias: 8, Tokens: 1000}}},
+		&router.SharedBooking{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512,
+			Model: "m", Tenant: "t", Locals: []uint64{}, Path: []uint64{1, 1 << 63}, Media: []router.SharedMedium{}},
+		&router.SharedBooking{Kind: router.BookingEnded, Number: 5},
+		&router.SharedBooking{Kind: router.BookingBroken, Number: 6},
+		router.Outcome{ID: "A", Phase: router.Ended, Addr: "10.0.0.1:1", Fault: "reset", Source: 1 << 60, Code: 200,
+			Answered: true, Cut: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8},
+		[]router.SharedBooking{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2},
+			{Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}},
+		key{1 << 62, flagFixed, 5 * time.Second}, "asks for the key", [block.SecretBytes]byte{1, 2, 31: 3},
+		heldRequest{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}, uint64(1 << 63), lessonOf(3), "bye"}
+}
+
+// readWire reads a message, its sender first.
+func readWire(m []byte) (got []any, err error) {
+	from, entries, err := sender(m)
+	if err != nil {
+		return nil, err
+	}
+	got = append(got, from)
+	return got, eachEntry(entries, &entryHandlers{key: func(k key) { got = append(got, k) },
+		askKey: func() { got = append(got, "asks for the key") }, secret: func(s [block.SecretBytes]byte) { got = append(got, s) },
+		shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
+		state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
+		lesson:  func(key uint64, l *learned.Lesson, bytes int) { got = append(got, key, l) },
+		askHeld: func(q heldRequest) { got = append(got, q) }, piece: func(p *piece) { got = append(got, p) }})
+}
+
+// TestReleasesRead: what replicas of earlier releases send is read for as long as this one reads their version: the names of the streams,
+// the first message of one, and a message with every kind of entry. testdata/v2.txt was made by the code of 28 November 2026 (version 2).
+func TestReleasesRead(t *testing.T) {
+	text, err := os.ReadFile("testdata/v2.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		what, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		was[what] = value
+	}
+	if got := fmt.Sprint("/", serviceName, "/", methodName, " /", serviceName, "/", askMethod, " ", nameHeader); got != was["streams"] {
+		t.Errorf("streams: got %q, want %q", got, was["streams"])
+	}
+	first, _ := hex.DecodeString(was["first"])
+	if from, token, err := sender(first); err != nil || from != "AAAAAAAA" || string(token) != "THE7TOKEN" {
+		t.Errorf("first message of a stream: got %q, %q, %v, want AAAAAAAA and THE7TOKEN", from, token, err)
+	}
+	message, _ := hex.DecodeString(was["message"])
+	if got, err := readWire(message); err != nil || !reflect.DeepEqual(got, append([]any{"AAAAAAAA"}, wireEntries()...)) {
+		t.Errorf("message: got %+v, %v, want %+v", got, err, wireEntries())
+	}
+}
+
 // TestWire checks that all that is written is read back unchanged, and that truncated or changed messages are refused or read,
 // without exceeding their content.
 func TestWire(t *testing.T) {
-	given := &router.SharedBooking{Number: 7, Worker: "w1", Rank: -1, Decoder: "w2", DecoderRank: 3, Tokens: 500,
-		Context: 800, From: 2, EventsExpected: true, Proven: 1,
-		Locals: []uint64{1, 1 << 63, 3}, Media: []router.SharedMedium{{Key: 9, Alias: 8, Tokens: 1000}}}
-	report := router.Outcome{ID: "A", Phase: router.Ended, Addr: "10.0.0.1:1", Fault: "reset", Source: 1 << 60, Code: 200,
-		Answered: true, Cut: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
-	open := []router.SharedBooking{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2},
-		{Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
-	counted := &router.SharedBooking{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512,
-		Model: "m", Tenant: "t", Locals: []uint64{}, Path: []uint64{1, 1 << 63}, Media: []router.SharedMedium{}}
-	m := messageHead("AAAAAAAA")
-	for _, s := range []*router.SharedBooking{given, counted, {Kind: router.BookingEnded, Number: 5},
-		{Kind: router.BookingBroken, Number: 6}} {
-		m = appendShared(m, s)
+	all, m := wireEntries(), messageHead("AAAAAAAA")
+	given := all[0].(*router.SharedBooking)
+	for _, e := range all[:4] {
+		m = appendShared(m, e.(*router.SharedBooking))
 	}
-	m = appendReport(m, &report)
-	m = appendState(m, open, true)
-	wonders, onePiece := heldRequest{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}
-	m = append(appendLesson(appendPiece(appendHeldRequest(m, &wonders), onePiece), 1<<63, lessonOf(3)), kindBye)
-	read := func(m []byte) (got []any, err error) {
-		from, entries, err := sender(m)
-		if err != nil {
-			return nil, err
-		}
-		got = append(got, from)
-		return got, eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {},
-			shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
-			state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
-			lesson:  func(key uint64, l *learned.Lesson, bytes int) { got = append(got, key, l) },
-			askHeld: func(q heldRequest) { got = append(got, q) }, piece: func(p *piece) { got = append(got, p) }})
-	}
-	want := []any{"AAAAAAAA", given, counted, &router.SharedBooking{Kind: router.BookingEnded, Number: 5},
-		&router.SharedBooking{Kind: router.BookingBroken, Number: 6}, report, open, wonders, onePiece, uint64(1 << 63), lessonOf(3), "bye"}
+	report, asks := all[4].(router.Outcome), all[9].(heldRequest)
+	m = appendState(appendReport(m, &report), all[5].([]router.SharedBooking), true)
+	k, secret := all[6].(key), all[8].([block.SecretBytes]byte)
+	m = appendNumber(append(binary.LittleEndian.AppendUint64(append(m, kindKey), k.id), k.flags), int(k.age.Milliseconds()))
+	m = append(append(m, kindAskKey, kindSecret), secret[:]...)
+	m = append(appendLesson(appendPiece(appendHeldRequest(m, &asks), all[10].(*piece)), 1<<63, lessonOf(3)), kindBye)
+	read, want := readWire, append([]any{"AAAAAAAA"}, all...)
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
-		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
+		t.Fatalf("got %+v, %v, want %+v", got, err, want)
 	}
 	// A count that others do not read, as of a worker that lies, costs nothing else of the message.
 	lied := appendReport(messageHead("AAAAAAAA"), &router.Outcome{Phase: router.Ended, PromptTokens: 1 << 60, FirstByte: time.Hour})

@@ -162,15 +162,22 @@ func TestPreviousRelease(t *testing.T) {
 }
 
 // TestReleasesRead: what earlier releases wrote is read for as long as this one reads their version: an agent's message with every kind
-// of event, and its state file. testdata/v5.txt was made by the code of 28 November 2026 (version 5).
+// of event, its state file, and all that a worker holds as one router tells another. testdata/v5.txt was made by the code of 28 November
+// 2026 (version 5).
 func TestReleasesRead(t *testing.T) {
 	text, err := os.ReadFile("testdata/v5.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Fields(string(text))
-	if len(lines) != 2 {
-		t.Fatalf("testdata/v5.txt: got %d lines, want a message and a state file", len(lines))
+	if len(lines) != 3 {
+		t.Fatalf("testdata/v5.txt: got %d lines, want a message, a state file and what a worker holds", len(lines))
+	}
+	told, _ := hex.DecodeString(lines[2])
+	wantHeld := releaseHeld()
+	if at, all, err := ReadHeld(told, nil); err != nil || at != wantHeld.At || len(all.Events) != 2 ||
+		!slices.Equal(all.Events[1].Locals, []uint64{1, 3}) || !slices.Equal(all.Events[1].EngineHashes, []uint64{2, 4}) {
+		t.Errorf("what a worker holds: got %+v, %+v, %v, want %+v", at, all, err, wantHeld)
 	}
 	message, _ := hex.DecodeString(lines[0])
 	state, _ := hex.DecodeString(lines[1])
@@ -189,6 +196,13 @@ func TestReleasesRead(t *testing.T) {
 	if !bytes.Equal(held, message) {
 		t.Errorf("state file: got a message of %d bytes, want the one above, of %d", len(held), len(message))
 	}
+}
+
+// releaseHeld is what testdata/v5.txt says that a worker holds.
+func releaseHeld() stream.Held {
+	return stream.Held{At: stream.Position{Next: 8, Sum: 9, UpperBound: true}, Form: block.Form{Size: 16, Lookahead: 1},
+		Blocks: []indexer.Block{{Local: 1, EngineHash: 2, Parent: -1, Copies: [indexer.Tiers]uint8{1}},
+			{Local: 3, EngineHash: 4, Parent: 0, Copies: [indexer.Tiers]uint8{1}}}}
 }
 
 // releaseEvents is what testdata/v5.txt says.
