@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -99,6 +100,31 @@ func TestLearnsWithoutFiles(t *testing.T) {
 		metric(t, l, "sightline_cached_tokens_reported_total", `"more"`); n != 0 {
 		all, _ := lab.Get("http://" + l.Admin + "/decisions?n=20")
 		t.Errorf("%v predictions were wrong: %s", n, all)
+	}
+}
+
+// A release older than those that are read: its requests are learned from its events, and the page says what to do.
+func TestLearnsFromAnOldRelease(t *testing.T) {
+	t.Parallel()
+	l := startLab(t, func(o *lab.Options) {
+		o.Config = func(keys map[string]any) {
+			keys["models"].([]any)[0].(map[string]any)["engine_version"] = "0.22.1"
+			keys["probe"] = false
+		}
+		o.Front = func(o *envoy.Options) { o.TokenUsage = true }
+	})
+	question := words(rand.New(rand.NewPCG(7, 7)), 300)
+	first := ask(t, l, question)
+	eventually(t, "the request is learned", func() bool { return metric(t, l, "sightline_learned_requests_total", `"learned"`) == 1 })
+	r := ask(t, l, question)
+	d := lastDecision(t, l)
+	if r.cached == 0 || r.worker != first.worker || d.Get("reason").Str != "learned" || int(d.Get("cached_tokens").Int()) != r.cached {
+		t.Errorf("got worker %d, %d tokens cached, %d predicted, by %s; want worker %d, learned", r.worker, r.cached,
+			d.Get("cached_tokens").Int(), d.Get("reason").Str, first.worker)
+	}
+	problems, err := lab.Get("http://" + l.Admin + "/problems")
+	if want := "engine_version: vllm 0.22.1 is older than 0.23.0"; err != nil || !strings.Contains(string(problems), want) {
+		t.Errorf("got %s (%v), want %q in it", problems, err, want)
 	}
 }
 

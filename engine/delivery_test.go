@@ -193,7 +193,7 @@ func TestRelayed(t *testing.T) {
 }
 
 func TestInjectedIsForVLLM(t *testing.T) {
-	for engine, version := range map[string]string{"sglang": "0.5.23", "trtllm": "1.2.0", "vllm": "0.10.2"} {
+	for engine, version := range map[string]string{"sglang": "0.5.23", "trtllm": "1.2.0", "vllm": "0.22.1"} {
 		s := DefaultServer()
 		s.Engine, s.EngineVersion, s.MediaNames = engine, version, "injected"
 		if err := s.Check(); err == nil || !strings.Contains(err.Error(), "media_names") {

@@ -8,6 +8,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -98,9 +99,14 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 		opt.ExcludeToolsOnNone, opt.TokenizerMode = s.ExcludeToolsOnNone, s.TokenizerMode
 		opt.EffortMap, opt.DisabledEffort = string(s.ReasoningEffortMap), s.DisabledThinkingEffort
 	}
-	if fault != nil || st.dir == "" {
-		m.prompt = prompt.Unloadable(opt, fault)
-	} else {
+	switch {
+	case m.rules.TooOld != "":
+		m.prompt = prompt.Unloadable(opt, prompt.ErrRelease, &prompt.KeyError{Key: "engine_version", Err: errors.New(m.rules.TooOld)})
+	case fault != nil:
+		m.prompt = prompt.Unloadable(opt, prompt.ErrFiles, fault)
+	case st.dir == "":
+		m.prompt = prompt.Unloadable(opt, prompt.ErrNoFiles, nil)
+	default:
 		m.prompt, err = prompt.Load(st.dir, opt)
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", name, err)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -34,16 +35,23 @@ func ByLabel(label string) string {
 // RulesOf returns the rules of an engine's release. It is the only place that switches on engines' names. A release that does not
 // parse counts as older than all; the rules of an unknown engine are the zero value.
 func RulesOf(name, release string) rules.Rules {
-	v, _ := rules.ParseVersion(release)
+	v, err := rules.ParseVersion(release)
+	var r rules.Rules
 	switch name {
 	case "vllm":
-		return vllm.Rules(v)
+		r = vllm.Rules(v)
 	case "sglang":
-		return sglang.Rules(v)
+		r = sglang.Rules(v)
 	case "trtllm":
-		return trtllm.Rules(v)
+		r = trtllm.Rules(v)
 	}
-	return rules.Rules{}
+	if err == nil && !v.AtLeast(r.Oldest[0], r.Oldest[1], r.Oldest[2]) {
+		r.TooOld = fmt.Sprintf("%s %s is older than %d.%d.%d, the first release that is read (update it, or keep Sightline 0.1.0, the last "+
+			"that reads older ones)", name, release, r.Oldest[0], r.Oldest[1], r.Oldest[2])
+		r.TakesSalt, r.TakesUUID = false, false
+		r.EventsIncludeMedia, r.EventsIncludeSalt, r.EventsIncludeAdapter = false, false, false
+	}
+	return r
 }
 
 // Rules returns the rules of the server's engine and release. Each call parses the release, so keep the result on the hot path.

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sightline-router/sightline/prompt"
 )
 
 // TestEnginesAreNamedOnlyHere: what differs by engine is in the engine's package; elsewhere its name is a configuration value,
@@ -81,6 +83,37 @@ func TestExactReleases(t *testing.T) {
 	for _, release := range []string{"1.0.0", "1.2.0", "1.3.0", "1.4.0"} {
 		if !RulesOf("trtllm", release).Uncompared {
 			t.Errorf("TensorRT-LLM %s: got exact, want predicted", release)
+		}
+	}
+}
+
+// TestOldReleases: of a release older than those that are read, no request is read and the sentence says what to do; its events are
+// taken to tell no media, salts or adapters.
+func TestOldReleases(t *testing.T) {
+	media, err := NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer media.Close()
+	for _, c := range []struct{ engine, old, oldest string }{{"vllm", "0.22.1", "0.23.0"}, {"sglang", "0.5.19", "0.5.20"}} {
+		s := DefaultServer()
+		s.Engine, s.EngineVersion = c.engine, c.old
+		m, err := Load("m", "../examples/models/qwen2.5-vl", s, media)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readAll(t, m, chatPath, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`); err != prompt.ErrRelease {
+			t.Errorf("%s %s: got %v, want %v", c.engine, c.old, err, prompt.ErrRelease)
+		}
+		if r := m.Rules(); r.TakesSalt || r.EventsIncludeMedia || r.EventsIncludeSalt || r.EventsIncludeAdapter {
+			t.Errorf("%s %s: got events that tell media, salts or adapters, want none", c.engine, c.old)
+		}
+		want := c.engine + " " + c.old + " is older than " + c.oldest + ", the first release that is read (update it, or keep Sightline 0.1.0"
+		if got := m.ReadBy(); !strings.Contains(got, want) {
+			t.Errorf("%s %s: got %q, want it to say %q", c.engine, c.old, got, want)
+		}
+		if r := RulesOf(c.engine, c.oldest); r.TooOld != "" || !r.EventsIncludeMedia {
+			t.Errorf("%s %s: got %q, want it to be read", c.engine, c.oldest, r.TooOld)
 		}
 	}
 }

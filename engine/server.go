@@ -170,7 +170,7 @@ func (s *Server) checkEngine(f *faults) {
 	f.when(s.Fingerprint != "" && !r.HasProcessor, "processor_fingerprint", "only SGLang has one (want engine: sglang)")
 	f.when(s.Speculative != "" && !r.HasProcessor, "speculative_algorithm", "only SGLang has one (want engine: sglang)")
 	f.when(s.MediaNames == "injected" && err == nil && !r.TakesUUID, "media_names",
-		"injected needs vLLM 0.11 or later, which takes a uuid with a content part (want computed for %s %s)", s.Engine, s.EngineVersion)
+		"injected needs vLLM, which takes a uuid with a content part (want computed for %s %s)", s.Engine, s.EngineVersion)
 	f.when(!r.Dialect.TakesTemplate(s.ChatTemplate), "chat_template",
 		"SGLang takes one of its named forms, such as qwen2-vl, or a file that ends in .jinja or .json; %.80q is neither", s.ChatTemplate)
 }

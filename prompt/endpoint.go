@@ -65,7 +65,7 @@ const (
 // Read makes the draft of a request. The error is a *Refused or an *Unpredicted, or ErrTime once ctx has ended. The end of ctx also
 // ends the draft's Expand.
 func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*Draft, error) {
-	if m.opaque == ErrFiles || m.opaque == ErrNoFiles {
+	if m.blind {
 		return nil, m.opaque
 	}
 	d := &Draft{done: ctx.Done()}

@@ -94,6 +94,7 @@ var (
 	ErrField         = &Unpredicted{"request with a field that changes its prompt and that is not read"}
 	ErrFiles         = &Unpredicted{"model whose directory does not load"}
 	ErrNoFiles       = &Unpredicted{"model without a directory"}
+	ErrRelease       = &Unpredicted{"engine release that is older than those whose requests are read"}
 	ErrTemplate      = &Unpredicted{"chat template that does not load here"}
 	ErrFeature       = &Unpredicted{"chat template that uses a part of Jinja which does not run here"}
 	ErrEncoder       = &Unpredicted{"model whose chats the engine encodes by code of its own, without a chat template"}
@@ -111,7 +112,8 @@ type Model struct {
 	visErr       error // why media cannot be expanded; nil: they can
 	plain        *chatTemplate
 	tools        *chatTemplate
-	opaque       error         // why no chat request can be read, whatever the template; nil: they can. ErrFiles: no request can
+	opaque       error         // why no chat request can be read, whatever the template; nil: they can
+	blind        bool          // it reads no request at all, because of opaque
 	fault        error         // what of the files does not load
 	vars         template.Vars // special tokens and the server's default kwargs
 	modelType    string        // of config.json
@@ -144,11 +146,11 @@ func Load(dir string, opt Options) (*Model, error) {
 	}
 	d, err := readDirectory(secure.Dir(dir))
 	if err != nil {
-		return Unloadable(opt, fmt.Errorf("%s: %w", dir, err)), nil
+		return Unloadable(opt, ErrFiles, fmt.Errorf("%s: %w", dir, err)), nil
 	}
 	m.modelType, m.archs, m.facts = d.modelType, d.archs, vision.FactsOf(d.modelType, opt.VisionFamily)
 	if err := m.loadTokenizer(dir, opt.Like); err != nil {
-		return Unloadable(opt, err), nil
+		return Unloadable(opt, ErrFiles, err), nil
 	}
 	if m.cache == nil {
 		m.cache = m.tok.NewCache(cacheBytes, rand.Uint64())
@@ -176,14 +178,10 @@ func Load(dir string, opt Options) (*Model, error) {
 	return m, nil
 }
 
-// Unloadable returns the model of a directory that does not load, or, with a nil fault, of none: it reads no request.
-func Unloadable(opt Options, fault error) *Model {
+// Unloadable returns a model that reads no request, for a reason: ErrNoFiles, ErrFiles or ErrRelease. fault is what Fault returns.
+func Unloadable(opt Options, why *Unpredicted, fault error) *Model {
 	opt.Like = nil
-	m := &Model{opt: opt, tok: tokenizer.Empty(), opaque: ErrNoFiles, fault: fault, visErr: ErrNoFiles}
-	if fault != nil {
-		m.opaque, m.visErr = ErrFiles, fault
-	}
-	return m
+	return &Model{opt: opt, tok: tokenizer.Empty(), blind: true, opaque: why, fault: fault, visErr: cmp.Or(fault, error(why))}
 }
 
 // Fault returns what of the files does not load; nil if all of it does.
@@ -253,10 +251,10 @@ func (m *Model) Warnings() (w []string) {
 		w = append(w, ErrClass.Error()+": "+why)
 	}
 	switch {
-	case m.opaque == ErrFiles:
-		return []string{ErrFiles.Error() + ", so its requests are routed by what workers' events teach: " + m.fault.Error()}
-	case m.opaque == ErrNoFiles:
-		return []string{ErrNoFiles.Error() + ": its requests are routed by what workers' events teach, from the second of a kind on"}
+	case m.blind && m.fault != nil:
+		return []string{m.opaque.Error() + ", so its requests are routed by what workers' events teach: " + m.fault.Error()}
+	case m.blind:
+		return []string{m.opaque.Error() + ": its requests are routed by what workers' events teach, from the second of a kind on"}
 	case m.opaque == ErrTemplate:
 		w = append(w, m.opaque.Error()+", so its chats are routed by what workers' events teach: "+m.fault.Error())
 	case m.opaque != nil:
@@ -277,7 +275,7 @@ func (m *Model) Warnings() (w []string) {
 // Unread returns which requests no rule reads, of the most common ones, and why; "": all are read.
 func (m *Model) Unread() (which, why string) {
 	switch {
-	case m.opaque == ErrFiles || m.opaque == ErrNoFiles:
+	case m.blind:
 		which, why = "all requests", m.opaque.Error()
 	case m.mistral != nil: // chats are read
 	case m.opaque != nil:

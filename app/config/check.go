@@ -338,7 +338,7 @@ func (c *Config) checkTenants(bad report) {
 	keeps := func(path string, s *engine.Server) {
 		if !s.Rules().TakesSalt {
 			bad("tenants.header", "%s is %s %s, of which it is not known that a cache_salt keeps tenants apart and that events tell it (want vllm "+
-				"from 0.17.0 on, or leave tenants out)", path, s.Engine, s.EngineVersion)
+				"from 0.23.0 on, or leave tenants out)", path, s.Engine, s.EngineVersion)
 		}
 	}
 	for i := range c.Models {

@@ -397,8 +397,11 @@ var mistakes = []mistake{
 			}
 		})
 	}},
-	{"13 names by uuid of a release without", "SL0501", Error, "injected needs vLLM 0.11 or later", "correct the keys", func(f *fleet) {
-		f.config = pairs("engine_version: 0.32.0", "engine_version: 0.10.2, media_names: injected")
+	{"13 names by uuid of an engine without", "SL0501", Error, "injected needs vLLM, which takes a uuid", "correct the keys", func(f *fleet) {
+		f.config = pairs("engine_version: 0.32.0", "engine: trtllm, media_names: injected")
+	}},
+	{"13 a release that is not read", "SL0501", Error, "models[0].engine_version: vllm 0.22.1 is older than 0.23.0", "", func(f *fleet) {
+		f.config = pairs("engine_version: 0.32.0", "engine_version: 0.22.1")
 	}},
 	{"13 the client's uuid", "SL0501", Error, "client_uuid: no longer a key", "correct the keys", func(f *fleet) {
 		f.config = pairs("block_size: 16", "block_size: 16, client_uuid: trust")

@@ -74,6 +74,9 @@ func (d *drafter) advise(these func(*worker) bool) {
 		}
 		r := engine.RulesOf(w.Engine, w.Version)
 		flags := r.Flags
+		if r.TooOld != "" {
+			note(&do, "%s: until then its requests are learned from its events", r.TooOld)
+		}
 		off := func(told *bool) bool { return told != nil && !*told }
 		if off(w.Publishes) {
 			note(&do, "KV events are off, so its contents are only guessed: %s", flags.Events)

@@ -187,7 +187,7 @@ envoy:
   token_usage: true
 `, says: []string{"W0: vllm 0.30.0 does not say where it publishes KV events", "W1: whether answers report cached tokens (--canary"}},
 		"SGLang of two ages": {fleet: []sim.Config{{Engine: sim.SGLang, Model: "o/m", ServedName: "m", BlockSize: 1, Blocks: 9999},
-			{Engine: sim.SGLang, Version: "0.5.6", Model: "o/m", ServedName: "m", BlockSize: 1, Blocks: 9999, Topic: "kv", Bare: false}},
+			{Engine: sim.SGLang, Version: "0.5.20", Model: "o/m", ServedName: "m", BlockSize: 1, Blocks: 9999, Topic: "kv", Bare: false}},
 			want: `models:
 - name: m
   dir: DIR
@@ -196,13 +196,13 @@ envoy:
   engine_model: o/m
   max_model_len: 9998
   classes:
-  - name: v0.5.6
-    engine_version: 0.5.6
+  - name: v0.5.20
+    engine_version: 0.5.20
 workers:
 - addr: W0
   events: {auto: true}
 - addr: W1
-  class: v0.5.6
+  class: v0.5.20
   events: {zmq: PUB1, replay: REPLAY1, topic: kv}
 envoy:
   token_usage: true
@@ -286,7 +286,7 @@ func TestPods(t *testing.T) {
 		api.ServeHTTP(w, r)
 	}))
 	defer proxy.Close()
-	w := start(t, sim.Config{Engine: sim.SGLang, Version: "0.5.6", Model: "m"})
+	w := start(t, sim.Config{Engine: sim.SGLang, Version: "0.5.20", Model: "m"})
 	at := netip.MustParseAddrPort(w.Addr())
 	api.Put("vllm-1", "vllm", int(at.Port()), fakekube.Pod{Name: "a", IP: "127.0.0.1", Ready: true}, fakekube.Pod{Name: "b", IP: "127.0.0.2"})
 	group := Group{API: proxy.URL, Namespace: "models", Selector: "kubernetes.io/service-name=vllm"}
@@ -297,7 +297,7 @@ func TestPods(t *testing.T) {
 - name: m
   dir: ` + dir + `
   engine: sglang
-  engine_version: 0.5.6
+  engine_version: 0.5.20
   block_size: 16
   max_model_len: 65520
 kubernetes:

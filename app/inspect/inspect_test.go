@@ -35,7 +35,7 @@ func TestAsk(t *testing.T) {
 		"sglang": {sim.Config{Engine: sim.SGLang, Ranks: 2, BlockSize: 8}, "sglang 0.5.23 /m 8 2 32760 true true 2 0",
 			"[]", "true true"},
 		"sglang, bare":     {sim.Config{Engine: sim.SGLang, Bare: true}, "sglang 0.5.23 /m 16 1 65520 true false 0 0", "[]", "false false"},
-		"sglang, old":      {sim.Config{Engine: sim.SGLang, Version: "0.5.6"}, "sglang 0.5.6 /m 16 1 65520 true true 1 0", "[]", "true true"},
+		"sglang, old":      {sim.Config{Engine: sim.SGLang, Version: "0.5.20"}, "sglang 0.5.20 /m 16 1 65520 true true 1 0", "[]", "true true"},
 		"TensorRT-LLM":     {sim.Config{Engine: sim.TRTLLM}, "trtllm 1.3.0  16 0 0 <nil> <nil> 0 0", "[events]", "<nil> true"},
 		"with its V2 pool": {sim.Config{Engine: sim.TRTLLMZMQ}, "trtllm 1.3.0  16 0 0 <nil> <nil> 0 0", "[events]", "<nil> true"},
 	} {

@@ -112,7 +112,7 @@ func TestCopiesByEngine(t *testing.T) {
 	}
 }
 
-// TestGroupKinds checks every kind of KV group of vLLM 0.22 to 0.33: those whose blocks are a prompt's whole prefix count.
+// TestGroupKinds checks every kind of KV group of vLLM 0.23 to 0.33: those whose blocks are a prompt's whole prefix count.
 func TestGroupKinds(t *testing.T) {
 	for kind, want := range map[string]int{"full_attention": 1, "mla_attention": 1, "sink_full_attention": 1,
 		"sliding_window": 0, "sliding_window_mla": 0, "mamba": 0, "chunked_local_attention": 0, "encoder_only_attention": 0,

@@ -18,6 +18,11 @@ type Rules struct {
 	BlockSize int    // likewise, tokens per KV block; 0: the configuration's own default
 	VLLMKeys  bool   // its servers have the flags that are otherwise vLLM's alone, such as mm_hasher_algorithm
 
+	Oldest Version // the first release whose requests are read by rule
+	// TooOld says that the release is older, and what to do; "": it is not. All its requests are learned, and its events are taken to
+	// tell neither media, salts nor adapters.
+	TooOld string
+
 	// Uncompared means that how this release reads requests was compared neither with its own code (make contract) nor with a running
 	// server: what is read of them is predicted, never exact.
 	Uncompared bool
@@ -86,10 +91,10 @@ type Flags struct {
 
 // Load says where a server reports its load: gauges on a page in Prometheus' text form.
 type Load struct {
-	Path             string   // "": it does not report load
-	Running, Waiting string   // requests
-	Usage            []string // share of the KV cache in use, 0 to 1: the current name, then earlier ones
-	Rank             string   // the label that holds the data-parallel rank; "": none
+	Path             string // "": it does not report load
+	Running, Waiting string // requests
+	Usage            string // share of the KV cache in use, 0 to 1
+	Rank             string // the label that holds the data-parallel rank; "": none
 	// the gauge whose labels name the LoRA adapters of running and waiting requests and the most it holds at once; its value is a timestamp
 	Adapters  string
 	StartTime string // the start time of the server's process in Unix seconds; "": not reported

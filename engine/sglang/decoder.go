@@ -1,17 +1,16 @@
-// Package sglang reads the KV events of SGLang 0.5.6 to 0.5.23.
+// Package sglang reads the KV events of SGLang 0.5.20 to 0.5.23.
 //
-// The frame is vLLM's (package wire): a msgpack array [time, [event, …], rank]. An event is an array, tag first (up to 0.5.19), or
-// a map with a "type" (from 0.5.20). Fields were added by release; unknown ones are skipped and counted:
+// The frame is vLLM's (package wire): a msgpack array [time, [event, …], rank]. An event is a map with
+// a "type". Unknown fields are skipped and counted:
 //
-//	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id | medium (0.5.9) |
-//	              maps: cache_salt session_id (0.5.20) lora_name (0.5.22)
+//	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id medium cache_salt session_id lora_name (0.5.22)
 //	BlockRemoved  block_hashes | medium
 //	AllBlocksCleared
 //
 // Unlike vLLM's, the token ids are those of SGLang's cache, with pads of up to 63 bits in place of an image's tokens. Events
-// identify an image in no other way, so blocks are hashed by their ids as sent (block.Key.Local64). An event has one page up to 0.5.17,
-// several consecutive ones later. With EAGLE speculation each token is sent as a pair with the next. Requests with different
-// extra_keys do not share blocks, but no release sends the key, nor an adapter before 0.5.22, nor a salt before 0.5.20: for such
+// identify an image in no other way, so blocks are hashed by their ids as sent (block.Key.Local64). An event has
+// consecutive pages. With EAGLE speculation each token is sent as a pair with the next. Requests with different
+// extra_keys do not share blocks, but no release sends the key, nor an adapter before 0.5.22: for such
 // requests the request side gives no credit. The option "format: dynamo" changes only the engine hashes.
 package sglang
 
@@ -25,7 +24,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// firstPad is the smallest pad (since 0.5.9). No vocabulary that SGLang supports reaches it.
+// firstPad is the smallest pad. No vocabulary that SGLang supports reaches it.
 const firstPad = 1_000_000
 
 // Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its memory.

@@ -58,8 +58,7 @@ type PadRule uint8
 
 // The rules; see PadRuleOf for their releases.
 const (
-	PadLow  PadRule = iota // one value, hash mod 2^30
-	PadMil                 // one value, 1 000 000 + hash mod 2^30
+	PadOne  PadRule = iota // one value, 1 000 000 + hash mod 2^30
 	PadFour                // four 62-bit values in turn, from the start of each run
 )
 
@@ -69,10 +68,7 @@ func Pads(item uint64, rule PadRule) [4]uint64 {
 	if rule == PadFour {
 		return fourPads(binary.BigEndian.AppendUint64(nil, item))
 	}
-	p := item & (1<<30 - 1)
-	if rule == PadMil {
-		p += 1_000_000
-	}
+	p := 1_000_000 + item&(1<<30-1)
 	return [4]uint64{p, p, p, p}
 }
 

@@ -26,9 +26,8 @@ func TestNames(t *testing.T) {
 		2100304651902599146} {
 		t.Error(got)
 	}
-	a, b := Pads(0x0123456789abcdef, PadMil)[3], Pads(0x0123456789abcdef, PadLow)[0]
-	if a != 163254319 || b != 162254319 {
-		t.Error(a, b)
+	if got := Pads(0x0123456789abcdef, PadOne)[3]; got != 163254319 {
+		t.Errorf("got pad %d, want 163254319", got)
 	}
 	p := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass,
 		Wrapper: qwenWrapper, transformers: "5.19.0", transport: "cpu"}
@@ -44,10 +43,9 @@ func TestNames(t *testing.T) {
 func TestConformanceItems(t *testing.T) {
 	var vec struct {
 		Pads []struct {
-			Hash   string
-			Raw    []string `json:"pad_values"`
-			Mil    uint64   `json:"legacy_0_5_9_to_0_5_22"`
-			Before uint64   `json:"legacy_before_0_5_9"`
+			Hash string
+			Raw  []string `json:"pad_values"`
+			One  uint64   `json:"legacy_0_5_9_to_0_5_22"`
 		}
 		Identity []struct {
 			Identity string
@@ -69,8 +67,8 @@ func TestConformanceItems(t *testing.T) {
 		if got := fmt.Sprint(Pads(h, PadFour)); got != fmt.Sprint(p.Raw) {
 			t.Errorf("pads of %s: %s, want %v", p.Hash, got, p.Raw)
 		}
-		if a, b := Pads(h, PadMil)[0], Pads(h, PadLow)[0]; a != p.Mil || b != p.Before {
-			t.Errorf("old pads of %s: %d %d, want %d %d", p.Hash, a, b, p.Mil, p.Before)
+		if got := Pads(h, PadOne)[0]; got != p.One {
+			t.Errorf("pad of %s before 0.5.23: got %d, want %d", p.Hash, got, p.One)
 		}
 	}
 	for _, p := range vec.Identity {

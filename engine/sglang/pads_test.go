@@ -21,7 +21,7 @@ func qwen3(t *testing.T, version string, found func(string)) *FingerprintFinder 
 // TestFingerprintIsFound: after the first pad that only one fingerprint explains, images have names (for narrow pads, after the
 // second). A fleet that changes its fingerprint is noticed, and pads of images that were not routed have no effect.
 func TestFingerprintIsFound(t *testing.T) {
-	for version, need := range map[string]int{"0.5.23": 1, "0.5.17": 2} {
+	for version, need := range map[string]int{"0.5.23": 1, "0.5.22": 2} {
 		var told []string
 		p := qwen3(t, version, func(f string) { told = append(told, f) })
 		pic := func(i int) Image { return Image{Content: sha256.Sum256([]byte(fmt.Sprint(i))), Detail: "low"} }

@@ -8,17 +8,17 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// Rules returns the rules of SGLang 0.5.0 to 0.5.23. Its page size is 1 unless the attention backend forces another.
+// Rules returns the rules of SGLang 0.5.20 to 0.5.23. Its page size is 1 unless the attention backend forces another.
 func Rules(v rules.Version) rules.Rules {
 	return rules.Rules{
-		Release: "0.5.23", BlockSize: 1,
+		Release: "0.5.23", Oldest: rules.Version{0, 5, 20}, BlockSize: 1,
 		Uncompared:    v != rules.Version{0, 5, 23}, // its servers were run: engine/sglang/testdata
 		Dialect:       Dialect(),
 		TakesExtraKey: true, NumbersRanksInBody: true,
 		ZeroCachedAmbiguous: true, // without --enable-cache-report
 		HasProcessor:        true,
 		NewKeys:             func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o), nil },
-		EventsIncludeMedia:  true, EventsIncludeSalt: v.AtLeast(0, 5, 20), EventsIncludeAdapter: v.AtLeast(0, 5, 22),
+		EventsIncludeMedia:  true, EventsIncludeSalt: true, EventsIncludeAdapter: v.AtLeast(0, 5, 22),
 		// UnifiedRadixCache reports its full component (0.5.23, unified_tree_core.py); a match also needs the window or state.
 		EventsOfOneCache: true,
 		Decoder: func(d rules.Decoding) kvevent.Decoder {
@@ -47,11 +47,8 @@ func findEvents(ctx context.Context, client *http.Client, addr, host string, ran
 
 // PadRuleOf returns how a release derives pads.
 func PadRuleOf(v rules.Version) PadRule {
-	switch {
-	case v.AtLeast(0, 5, 23):
+	if v.AtLeast(0, 5, 23) {
 		return PadFour
-	case v.AtLeast(0, 5, 9):
-		return PadMil
 	}
-	return PadLow
+	return PadOne
 }

@@ -12,7 +12,7 @@ import (
 // of 2026; older ones have only the KV cache usage). The JSON of /metrics is not used: reading it removes the entries for every
 // other reader.
 var load = rules.Load{Path: "/prometheus/metrics", Running: "trtllm_num_requests_running", Waiting: "trtllm_num_requests_waiting",
-	Usage: []string{"trtllm_kv_cache_utilization"}, MaxAge: 5 * time.Second, KeepsLastValue: true}
+	Usage: "trtllm_kv_cache_utilization", MaxAge: 5 * time.Second, KeepsLastValue: true}
 
 // health answers 503 after a fatal error of the engine. The server may then shut itself down (tensorrt_llm/serve/openai_server.py,
 // read in revisions of 2026).

@@ -1,11 +1,10 @@
-// Package vllm reads the KV events of vLLM 0.10.2 to 0.33.
+// Package vllm reads the KV events of vLLM 0.23 to 0.33.
 //
-// A payload is a msgpack array [time, [event, …], rank]. An event is an array, tag first (up to 0.23), or a map with a "type" (from
-// 0.24). Fields were added by release (in brackets: the first that has it); unknown ones are skipped and counted:
+// A payload is a msgpack array [time, [event, …], rank]. An event is an array, tag first (0.23), or a map with a "type" (from
+// 0.24). Unknown fields are skipped and counted:
 //
-//	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id | medium (0.10.2) | lora_name (0.14) |
-//	              extra_keys (0.17) | group_idx (0.20) | kv_cache_spec_kind, …_sliding_window (0.22) | maps: locality,
-//	              ownership, session_id, lookahead_token_ids
+//	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id medium lora_name extra_keys group_idx
+//	              kv_cache_spec_kind kv_cache_spec_sliding_window | maps: locality ownership session_id lookahead_token_ids
 //	BlockRemoved  block_hashes | medium | group_idx
 //	AllBlocksCleared
 //
@@ -29,12 +28,11 @@ type Decoder struct {
 	// Secret keys the blocks' hashes.
 	Secret *block.Secret
 
-	a         kvevent.Arena
-	f         wire.Fields // the current event
-	bareNames bool        // the release may send media as bare names in extra_keys
-	h         hasher
-	groups    groups
-	room      kvevent.Room
+	a      kvevent.Arena
+	f      wire.Fields // the current event
+	h      hasher
+	groups groups
+	room   kvevent.Room
 
 	chains   chains
 	gone     []uint64 // blocks of the chains to remove
@@ -107,8 +105,6 @@ func (d *Decoder) emit() error {
 	}
 	switch d.f.Kind {
 	case kvevent.Stored:
-		// Arrays of 0.17 to 0.19 end with extra_keys; in 0.17 and 0.18 media may be bare names there.
-		d.bareNames = d.f.Elements == 9
 		return d.stored(kvevent.Tail(d.a.Tokens, d.f.FirstToken))
 	case kvevent.Removed:
 		switch n, main, ok := d.groups.removed(&d.f); {

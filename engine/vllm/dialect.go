@@ -7,7 +7,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// Dialect returns how vLLM 0.10 to 0.33 reads requests.
+// Dialect returns how vLLM 0.23 to 0.33 reads requests.
 func Dialect(v rules.Version) prompt.Dialect {
 	since := func(minor int) bool { return v.AtLeast(0, minor, 0) }
 	d := prompt.Dialect{
@@ -38,10 +38,10 @@ func Dialect(v rules.Version) prompt.Dialect {
 	return d
 }
 
-// reuse returns whether vLLM looks a request's prompt up in its cache (0.10.0, 0.10.2, 0.11.0, 0.12.0, 0.14.0, 0.17.0, 0.20.0,
-// 0.23.0, 0.30.0, 0.32.0 and 0.33.0, all alike): a request for log probabilities of its prompt skips the cache. No field of these
-// endpoints sets skip_reading_prefix_cache itself; pooling, where token_embed and token_classify set it, is not read here. A beam
-// search runs as several requests, and which of them usage reports is not known.
+// reuse returns whether vLLM looks a request's prompt up in its cache (0.23.0, 0.30.0, 0.32.0 and 0.33.0, all alike): a request for
+// log probabilities of its prompt skips the cache. No field of these endpoints sets skip_reading_prefix_cache itself; pooling, where
+// token_embed and token_classify set it, is not read here. A beam search runs as several requests, and which of them usage reports is
+// not known.
 func reuse(endpoint string, req *body.Request) prompt.Reuse {
 	switch {
 	case endpoint == prompt.ResponsesEndpoint || endpoint == prompt.MessagesEndpoint: // they have none of these fields

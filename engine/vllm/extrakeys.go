@@ -3,8 +3,7 @@ package vllm
 // extra_keys hold what distinguishes a block besides its tokens. There is one entry per block: null, or an array of, in this order,
 //
 //	"adapter"              the LoRA name, equal to the event's lora_name; in every block
-//	["identifier", offset] a medium that touches the block (0.19 and later); offset relative to the block's first token
-//	"identifier"           the same in 0.17 and 0.18
+//	["identifier", offset] a medium that touches the block; offset relative to the block's first token
 //	"salt"                 the request's cache_salt, only in the first block of a sequence
 //	32 bytes               a digest of the block's prompt embeddings
 //
@@ -99,15 +98,16 @@ func (d *Decoder) blockKeys(index int, b []byte) (root uint64, rest []byte, err 
 			if err != nil {
 				return root, b, err
 			}
-			b = after
 			switch {
-			case i == 0 && len(f.LoRA) > 0 && string(text) == string(f.LoRA):
-				// the adapter is already in the root
-			case sequenceStart && !d.isBareName(text, i == n-1):
-				root = h.key.Root(h.loraName, wire.View(text)).First
+			case i == 0 && len(f.LoRA) > 0 && string(text) == string(f.LoRA): // the adapter is already in the root
+				b = after
+			case sequenceStart:
+				root, b = h.key.Root(h.loraName, wire.View(text)).First, after
 			default:
-				h.names = append(h.names, h.nameHash(text))
-				d.mention(kvevent.MediaRef{Block: index, Name: text})
+				b, err = d.unknownKey(b)
+				if err != nil {
+					return root, b, err
+				}
 			}
 		case msgp.BinType:
 			digest, after, err := msgp.ReadBytesZC(b)
@@ -129,27 +129,6 @@ func (d *Decoder) blockKeys(index int, b []byte) (root uint64, rest []byte, err 
 		}
 	}
 	return root, b, nil
-}
-
-// isBareName reports whether a string in a sequence's first block is a medium's bare name rather than a salt. It matters only for
-// releases that send bare names (0.17 and 0.18; an array of 0.19 looks the same): there the salt comes last and is not a digest in
-// hex.
-func (d *Decoder) isBareName(text []byte, last bool) bool {
-	if !d.bareNames {
-		return false
-	}
-	if !last {
-		return true
-	}
-	if len(text) != 64 && len(text) != 128 { // BLAKE3 and SHA-256, SHA-512
-		return false
-	}
-	for _, c := range text {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
 }
 
 // pair reads ["identifier", offset].

@@ -26,8 +26,6 @@ var generations = map[string]struct {
 		0x0101010101010101, true},
 	"0.23 array": {"93cb3ff8000000000000939cab426c6f636b53746f72656491cff000000000000001c0946566ce00025067ce0002506704c0a3475055c0919192a261610200ae66756c6c5f617474656e74696f6ec094ac426c6f636b52656d6f76656491cff000000000000001a34750550091b0416c6c426c6f636b73436c656172656400",
 		0xF000000000000001, true},
-	"0.11 array": {"93cb3ff80000000000009397ab426c6f636b53746f72656491cff000000000000001c0946566ce00025067ce0002506704c0a347505593ac426c6f636b52656d6f76656491cff000000000000001a347505591b0416c6c426c6f636b73436c656172656400",
-		0xF000000000000001, false},
 }
 
 func TestGenerations(t *testing.T) {
@@ -143,13 +141,11 @@ func TestForms(t *testing.T) {
 			event: list{"BlockStored", list{int64(-2), 5}, int64(-1), tokens, 2, nil, "GPU"},
 			want: &kvevent.Event{EngineHashes: []uint64{math.MaxUint64 - 1, 5}, HasParent: true, Parent: math.MaxUint64,
 				Locals: locals(block.Root{}, four), MediaUnknown: true}},
-		{name: "before medium (0.10.1)", event: list{"BlockStored", hashes, nil, tokens, 2, nil},
-			want: &kvevent.Event{Locals: locals(block.Root{}, four), MediaUnknown: true}},
 		{name: "16-byte digests", event: mapStored(list{make([]byte, 16), append(make([]byte, 15), 7)}, []byte("0123456789abcdef"), tokens,
 			append(full, "extra_keys", list{nil, nil})...),
 			want: &kvevent.Event{EngineHashes: []uint64{0, 7}, HasParent: true, Parent: kvevent.FoldDigest([]byte("89abcdef")),
 				Locals: locals(block.Root{}, four)}},
-		{name: "adapter by number only (before 0.14)", event: list{"BlockStored", hashes, nil, tokens, 2, 3, "GPU"},
+		{name: "adapter by number only", event: list{"BlockStored", hashes, nil, tokens, 2, 3, "GPU"},
 			want: &kvevent.Event{Locals: locals(block.Fixed().Root("lora_id 3", ""), four), LoRA: "lora_id 3", MediaUnknown: true}},
 		{name: "adapter, media and salt",
 			event: object{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", nil, "token_ids", tokens, "block_size", 2,
@@ -161,11 +157,9 @@ func TestForms(t *testing.T) {
 		{name: "prompt embeddings", event: mapStored(hashes, nil, tokens, "extra_keys",
 			list{list{[]byte("0123456789abcdef0123456789abcdef")}, nil}),
 			want: &kvevent.Event{Locals: locals(block.Root{}, four, []uint64{block.Fixed().Digest([]byte("0123456789abcdef0123456789abcdef"))})}},
-		{name: "bare names of 0.17", event: list{"BlockStored", hashes, nil, tokens, 2, nil, "GPU", nil, list{list{hex64}, list{"my-uuid"}}},
-			want: &kvevent.Event{Locals: locals(block.Root{}, four, []uint64{block.Fixed().Name(hex64)}, []uint64{block.Fixed().Name("my-uuid")})}},
-		{name: "bare name and salt of 0.17", event: list{"BlockStored", hashes, nil, tokens, 2, nil, "GPU", nil,
-			list{list{"my-uuid", "tenant-a"}, nil}},
-			want: &kvevent.Event{Locals: locals(block.Fixed().Root("", salt), four, []uint64{block.Fixed().Name("my-uuid")})}},
+		{name: "a text behind the first block, as 0.18 names media",
+			event: mapStored(hashes, nil, tokens, "extra_keys", list{nil, list{"my-uuid"}}),
+			want:  &kvevent.Event{Locals: locals(block.Root{}, four, nil, []uint64{rawHash("my-uuid")})}},
 		{name: "a key of a form to come", event: mapStored(hashes, nil, tokens, "extra_keys", list{list{list{"mm", "aa", 3}}, nil}),
 			want: &kvevent.Event{Locals: locals(block.Root{}, four, []uint64{rawHash(list{"mm", "aa", 3})})}},
 		{name: "a salt apart", event: mapStored(hashes, nil, tokens, "extra_keys", list{nil, nil}, "cache_salt", "tenant-a"),
@@ -217,7 +211,8 @@ func TestForms(t *testing.T) {
 		if again, _ := d.Decode(batchOf()); batch.UpperBound != unclear[c.name] || again.UpperBound != batch.UpperBound {
 			t.Errorf("%s: an upper bound: %v, and then %v", c.name, batch.UpperBound, again.UpperBound)
 		}
-		if key := map[string]string{"a key of a form to come": "extra_keys of another form", "a salt apart": "cache_salt",
+		if key := map[string]string{"a key of a form to come": "extra_keys of another form",
+			"a text behind the first block, as 0.18 names media": "extra_keys of another form", "a salt apart": "cache_salt",
 			"keys in another order, unknown fields": "new"}[c.name]; batch.UnknownKey != key {
 			t.Errorf("%s: unknown key %q, want %q", c.name, batch.UnknownKey, key)
 		}

@@ -26,7 +26,7 @@ type groups struct {
 
 // What makes hits an upper bound.
 const (
-	unknownNeeds  = "this release of vLLM does not say what its KV cache groups need (0.22 and later do)"
+	unknownNeeds  = "its events do not say what its KV cache groups need, as those of vLLM before 0.22"
 	unknownWindow = "a sliding window of unknown size"
 	unknownKind   = "a KV cache group of an unknown kind"
 	manyGroups    = "more KV cache groups than are followed"

@@ -75,7 +75,7 @@ func (v *Names) twice(r enginehash.Recipe, it enginehash.Item) (enginehash.Recip
 // chunk returns how an image is named in a model that takes only vision chunks (Kimi-K2.5): by its decoded pixels. ok is false for an
 // image that vLLM converts or rotates first, and for requests with options.
 func (v *Names) chunk(it enginehash.Item) (f pixels.Form, ok bool) {
-	if !v.chunks || v.Generation < H6 || it.HasUUID || it.Mode != "RGB" || it.Transparent || it.Rotated ||
+	if !v.chunks || v.Generation < H4 || it.HasUUID || it.Mode != "RGB" || it.Transparent || it.Rotated ||
 		len(it.ProcessorKwargs) > 0 || len(it.MediaIO) > 0 || len(v.MediaIO) > 0 {
 		return f, false
 	}

@@ -13,18 +13,16 @@ import (
 	"github.com/sightline-router/sightline/mmhash/enginehash"
 )
 
-// Generation is one form of vLLM's image hash (mm_hash). Which release has which form was checked against the wheels 0.10.2 to
+// Generation is one form of vLLM's image hash (mm_hash). Which release has which form was checked against the wheels 0.23.0 to
 // 0.33.0.
 type Generation uint8
 
 // The generations; see generationOf for their releases.
 const (
-	H1 Generation = iota // over pixels
-	H2                   // over the file's bytes, fields in call order
-	H3                   // fields sorted by name
-	H4                   // files that are not RGB include how they were converted
-	H5                   // request options in fields of their own, media options too
-	H6                   // every field framed with its length
+	H1 Generation = iota // over the file's bytes, fields sorted by name
+	H2                   // files that are not RGB include how they were converted
+	H3                   // request options in fields of their own, media options too
+	H4                   // every field framed with its length
 )
 
 // Names computes the names of media in one class of workers. All fields come from the server's command line.
@@ -102,8 +100,8 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	return k, nil
 }
 
-// NewNames takes the server's release, its --model, its digest (--mm-hasher-algorithm, 0.27 and later, or VLLM_MM_HASHER_ALGORITHM,
-// 0.15 and later; "" is blake3) and its --media-io-kwargs as JSON.
+// NewNames takes the server's release, its --model, its digest (--mm-hasher-algorithm, 0.27 and later, or VLLM_MM_HASHER_ALGORITHM; ""
+// is blake3) and its --media-io-kwargs as JSON.
 func NewNames(v rules.Version, model, hasher, mediaIO string) (_ *Names, err error) {
 	n := &Names{Generation: generationOf(v), Model: model, composes: v.AtLeast(0, 33, 0)}
 	switch hasher {
@@ -123,16 +121,16 @@ func NewNames(v rules.Version, model, hasher, mediaIO string) (_ *Names, err err
 // Since 0.31 a server refuses a request with kwargs unless it runs with --trust-request-mm-kwargs; that is not checked here.
 func (v *Names) Recipe(it enginehash.Item) (enginehash.Recipe, error) {
 	media, kwargs := v.mediaIO(it), it.ProcessorKwargs
-	if v.Generation >= H5 {
+	if v.Generation >= H3 {
 		kwargs = v.scoped(kwargs)
 	}
-	if it.HasUUID && len(kwargs) == 0 && (v.Generation < H5 || len(media) == 0) {
+	if it.HasUUID && len(kwargs) == 0 && (v.Generation < H3 || len(media) == 0) {
 		return v.twice(enginehash.Recipe{Algorithm: v.Algorithm, Ready: true, Known: it.UUID}, it)
 	}
-	if what := v.unreadable(&it, kwargs); what != "" {
+	if what := v.unreadable(&it); what != "" {
 		return enginehash.Recipe{}, notComputable(what)
 	}
-	w := writer{framed: v.Generation >= H6}
+	w := writer{framed: v.Generation >= H4}
 	for _, f := range v.order(media, kwargs) {
 		switch {
 		case f.Value.Kind != place:
@@ -159,18 +157,14 @@ func (v *Names) Recipe(it enginehash.Item) (enginehash.Recipe, error) {
 func notComputable(why string) error { return fmt.Errorf("%w: %s", enginehash.ErrNotComputable, why) }
 
 // unreadable returns why an item's name does not follow from its file's bytes; "" if it does.
-func (v *Names) unreadable(it *enginehash.Item, kwargs enginehash.Fields) string {
+func (v *Names) unreadable(it *enginehash.Item) string {
 	switch {
 	case v.chunks && it.HasUUID: // with options, which are then those of all modalities
 		return "options of a model that takes vision chunks"
 	case v.chunks: // see chunk
 		return "vLLM hashes the pixels of vision chunks"
-	case v.Generation >= H4 && it.Mode == "" && !it.HasUUID:
+	case v.Generation >= H2 && it.Mode == "" && !it.HasUUID:
 		return "Pillow's mode of the file is not known"
-	case v.Generation < H2:
-		return "vLLM before 0.13 hashes pixels"
-	case v.Generation == H2 && kwargs.HasNull():
-		return "null in mm_processor_kwargs before 0.16"
 	}
 	return ""
 }
@@ -182,11 +176,8 @@ const place = enginehash.Kind(0xFF)
 func (v *Names) order(media, kwargs enginehash.Fields) enginehash.Fields {
 	item, model := enginehash.Field{Key: "image", Value: enginehash.Value{Kind: place}},
 		enginehash.Field{Key: "model_id", Value: enginehash.TextOf(v.Model)}
-	if v.Generation == H2 {
-		return append(enginehash.Fields{model, item}, kwargs...)
-	}
 	all := enginehash.Fields{item, model}
-	if v.Generation <= H4 {
+	if v.Generation <= H2 {
 		all = append(all, kwargs...)
 	} else {
 		if len(media) > 0 {
@@ -226,7 +217,7 @@ func (v *Names) scoped(kwargs enginehash.Fields) enginehash.Fields {
 
 // ioConfig describes how a file that is not in the wanted mode was converted; nil if it was not converted.
 func (v *Names) ioConfig(it enginehash.Item, media enginehash.Fields) enginehash.Fields {
-	if v.Generation < H4 || v.chunks {
+	if v.Generation < H2 || v.chunks {
 		return nil
 	}
 	mode := enginehash.TextOf("RGB")
@@ -247,7 +238,7 @@ func (v *Names) ioConfig(it enginehash.Item, media enginehash.Fields) enginehash
 	return enginehash.Fields{{Key: "image_mode", Value: mode}, {Key: "rgba_background_color", Value: white}}
 }
 
-// writer builds the input of the hash. Up to H5 a field is its dotted path followed by its value's bytes; since H6 paths are
+// writer builds the input of the hash. Up to H3 a field is its dotted path followed by its value's bytes; since H4 paths are
 // nested, and each string is preceded by its length (u64, little-endian).
 type writer struct {
 	b      []byte

@@ -37,18 +37,17 @@ func TestVLLM(t *testing.T) {
 		kwargs string
 		want   string
 	}{
-		{[]Generation{H2}, rgb, "RGB", enginehash.BLAKE3, "", "", "2a49174bb672516855d853d5900035cad4c8beeb7d2100f17e56d0fb78058a06"},
-		{[]Generation{H3, H4, H5}, rgb, "RGB", enginehash.BLAKE3, "", "", "4c83171ba3c124d2b02f97bcb3381cede24a3906d6590b187deeeb9c9285ca43"},
-		{[]Generation{H6}, rgb, "RGB", enginehash.BLAKE3, "", "", "37284b8b0ad11582315bc3873e9aa62ee57a1e4548f3cdff3c024349b6068b5b"},
-		{[]Generation{H3, H4, H5}, rgb, "RGB", enginehash.SHA256, "", "", "8f630adf9a280c4df94e667134fde2168a8ee01d2df731f513b79c20e1d364e8"},
-		{[]Generation{H6}, rgb, "RGB", enginehash.SHA256, "", "", "1689cd35fd13de0bf468e90f1a631cc58f66e221bc42fd7100b7df8477e7892d"},
-		{[]Generation{H4, H5}, rgba, "RGBA", enginehash.BLAKE3, "", "", "f072c4a0c99fceb95f90b53eec7ebb26941bc0aaa5d423f0bd3e9ebfc1abe4d3"},
-		{[]Generation{H6}, rgba, "RGBA", enginehash.BLAKE3, "", "", "4b2b1c374bc7e666636ef339de1eabe9014d9829f89db3382b4e631551e0fd03"},
-		{[]Generation{H4, H5}, pal, "P", enginehash.BLAKE3, "", "", "55748987d2c6014e482ccfafd3d7ba80fecb34af516116d6b222fc654ca28e60"},
-		{[]Generation{H6}, pal, "P", enginehash.BLAKE3, "", "", "91b74fc46c69169b5c774538de2ec5f10dfe097a80b4745ed53d91ae372a1e1b"},
-		{[]Generation{H3, H4}, rgb, "RGB", enginehash.BLAKE3, "", kw, "e2b6769d5b920cce377da6da461f97bac623d6aa5d687eb5aaad67797eba5dad"},
-		{[]Generation{H2, H3, H4, H5, H6}, rgb, "RGB", enginehash.BLAKE3, "my-uuid-1", "", "my-uuid-1"},
-		{[]Generation{H3, H4}, rgb, "RGB", enginehash.BLAKE3, "my-uuid-1", kw,
+		{[]Generation{H1, H2, H3}, rgb, "RGB", enginehash.BLAKE3, "", "", "4c83171ba3c124d2b02f97bcb3381cede24a3906d6590b187deeeb9c9285ca43"},
+		{[]Generation{H4}, rgb, "RGB", enginehash.BLAKE3, "", "", "37284b8b0ad11582315bc3873e9aa62ee57a1e4548f3cdff3c024349b6068b5b"},
+		{[]Generation{H1, H2, H3}, rgb, "RGB", enginehash.SHA256, "", "", "8f630adf9a280c4df94e667134fde2168a8ee01d2df731f513b79c20e1d364e8"},
+		{[]Generation{H4}, rgb, "RGB", enginehash.SHA256, "", "", "1689cd35fd13de0bf468e90f1a631cc58f66e221bc42fd7100b7df8477e7892d"},
+		{[]Generation{H2, H3}, rgba, "RGBA", enginehash.BLAKE3, "", "", "f072c4a0c99fceb95f90b53eec7ebb26941bc0aaa5d423f0bd3e9ebfc1abe4d3"},
+		{[]Generation{H4}, rgba, "RGBA", enginehash.BLAKE3, "", "", "4b2b1c374bc7e666636ef339de1eabe9014d9829f89db3382b4e631551e0fd03"},
+		{[]Generation{H2, H3}, pal, "P", enginehash.BLAKE3, "", "", "55748987d2c6014e482ccfafd3d7ba80fecb34af516116d6b222fc654ca28e60"},
+		{[]Generation{H4}, pal, "P", enginehash.BLAKE3, "", "", "91b74fc46c69169b5c774538de2ec5f10dfe097a80b4745ed53d91ae372a1e1b"},
+		{[]Generation{H1, H2}, rgb, "RGB", enginehash.BLAKE3, "", kw, "e2b6769d5b920cce377da6da461f97bac623d6aa5d687eb5aaad67797eba5dad"},
+		{[]Generation{H1, H2, H3, H4}, rgb, "RGB", enginehash.BLAKE3, "my-uuid-1", "", "my-uuid-1"},
+		{[]Generation{H1, H2}, rgb, "RGB", enginehash.BLAKE3, "my-uuid-1", kw,
 			"9ea050b4f9d6b87ff333ca312daa275818cb318c6bee99aa0ae4a79f5e7bf46e"},
 	} {
 		file, _ := base64.StdEncoding.DecodeString(c.file)
@@ -77,7 +76,7 @@ func TestVLLMRules(t *testing.T) {
 		}
 		return r.Of(file)
 	}
-	v := Names{Generation: H6, Model: "m"}
+	v := Names{Generation: H4, Model: "m"}
 	plain := nameOf(v, enginehash.Item{})
 	for _, c := range []struct {
 		what string
@@ -91,23 +90,23 @@ func TestVLLMRules(t *testing.T) {
 		{"media options of video", v, enginehash.Item{MediaIO: readFields(t, `{"video":{"num_frames":4}}`)}, true},
 		{"media options of image", v, enginehash.Item{MediaIO: readFields(t, `{"image":{"rgba_background_color":[0,0,0]}}`)}, false},
 		{"mode", v, enginehash.Item{Mode: "RGB"}, false},
-		{"model", Names{Generation: H6, Model: "n"}, enginehash.Item{}, false},
+		{"model", Names{Generation: H4, Model: "n"}, enginehash.Item{}, false},
 	} {
 		if got := nameOf(c.v, c.it); (got == plain) != c.same {
 			t.Errorf("%s: same name %v, want %v", c.what, got == plain, c.same)
 		}
 	}
-	server := Names{Generation: H6, Model: "m", MediaIO: readFields(t, `{"image":{"rgba_background_color":[0,0,0]}}`)}
+	server := Names{Generation: H4, Model: "m", MediaIO: readFields(t, `{"image":{"rgba_background_color":[0,0,0]}}`)}
 	if got := nameOf(server, enginehash.Item{HasUUID: true, UUID: "u"}); got == "u" {
 		t.Error("a uuid stays verbatim although the server has media options")
 	}
 	noConversion := readFields(t, `{"image":{"image_mode":null}}`)
-	a, b := nameOf(Names{Generation: H4, Model: "m", MediaIO: noConversion}, enginehash.Item{}),
-		nameOf(Names{Generation: H4, Model: "m"}, enginehash.Item{Mode: "RGB"})
+	a, b := nameOf(Names{Generation: H2, Model: "m", MediaIO: noConversion}, enginehash.Item{}),
+		nameOf(Names{Generation: H2, Model: "m"}, enginehash.Item{Mode: "RGB"})
 	if a != b {
 		t.Errorf("image_mode null: %s, want the plain form %s", a, b)
 	}
-	for _, v := range []Names{{Generation: H1}, {Generation: H4}, {Generation: H6}} {
+	for _, v := range []Names{{Generation: H2}, {Generation: H4}} {
 		if _, err := v.Recipe(enginehash.Item{}); !errors.Is(err, enginehash.ErrNotComputable) {
 			t.Errorf("%v: %v", v.Generation, err)
 		}
@@ -120,8 +119,8 @@ func TestVLLMRules(t *testing.T) {
 
 func TestNewNames(t *testing.T) {
 	for v, want := range map[string]Generation{
-		"0.10.2": H1, "0.11.0": H1, "0.12.0": H1, "0.13.0": H2, "v0.15.1": H2, "0.16.0": H3, "0.26.0": H3, "0.27.1": H4, "0.29.0": H4,
-		"0.30.0": H5, "0.30.1rc2": H5, "0.31.0": H6, "0.32.0+cpu": H6, "0.33.1.dev3+gabc": H6, "1.0.0": H6,
+		"v0.23.1": H1, "0.26.0": H1, "0.27.1": H2, "0.29.0": H2,
+		"0.30.0": H3, "0.30.1rc2": H3, "0.31.0": H4, "0.32.0+cpu": H4, "0.33.1.dev3+gabc": H4, "1.0.0": H4,
 	} {
 		release, err := rules.ParseVersion(v)
 		if err != nil {
@@ -142,7 +141,7 @@ func TestNewNames(t *testing.T) {
 }
 
 func TestRecipeKey(t *testing.T) {
-	v := &Names{Generation: H6, Model: "m"}
+	v := &Names{Generation: H4, Model: "m"}
 	seen := map[[32]byte]string{}
 	for what, it := range map[string]enginehash.Item{
 		"plain": {Mode: "RGB", Bytes: 9}, "size": {Mode: "RGB", Bytes: 10}, "mode": {Mode: "L", Bytes: 9},
@@ -165,8 +164,8 @@ func FuzzNames(f *testing.F) {
 		`{"a":` + "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["} {
 		f.Add([]byte(s))
 	}
-	v := &Names{Generation: H6, Model: "m"}
-	old := &Names{Generation: H3, Model: "m"}
+	v := &Names{Generation: H4, Model: "m"}
+	old := &Names{Generation: H1, Model: "m"}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k, err := enginehash.ParseFields(b)
 		if err != nil {
@@ -181,7 +180,7 @@ func FuzzNames(f *testing.F) {
 }
 
 func BenchmarkRecipe(b *testing.B) {
-	v := &Names{Generation: H6, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}
+	v := &Names{Generation: H4, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}
 	b.ReportAllocs()
 	for b.Loop() {
 		r, _ := v.Recipe(enginehash.Item{Mode: "RGBA", Bytes: 1 << 20})

@@ -159,7 +159,7 @@ const Groups = 16
 type MediaRef struct {
 	Block  int    // index in EngineHashes
 	Offset int    // the medium's first token, relative to the block's; negative if it began in an earlier block
-	Paired bool   // Offset is known (vLLM 0.19 and later)
+	Paired bool   // Offset is known
 	Name   []byte // the engine's name of the medium, as on the wire
 }
 

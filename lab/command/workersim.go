@@ -18,7 +18,7 @@ type workerSimCmd struct {
 	ModelDir      string        `type:"existingdir" required:"" help:"Model directory (without weights)."`
 	ServedName    string        `default:"sim-vl" help:"What requests call the model."`
 	EngineModel   string        `help:"The --model argument to act as; default: the served name."`
-	EngineVersion string        `default:"0.32.0" help:"The vLLM release to act as, 0.22 to 0.33; of SGLang 0.5.6, else 0.5.23."`
+	EngineVersion string        `default:"0.32.0" help:"The vLLM release to act as, 0.23 to 0.33; of SGLang 0.5.20, else 0.5.23."`
 	Listen        string        `default:"127.0.0.1:8001" help:"HTTP address."`
 	Events        string        `default:"127.0.0.1:5557" help:"ZeroMQ PUB address of rank 0; rank r is at port + r."`
 	Load          string        `default:"127.0.0.1:5757" help:"Where a standalone worker publishes its load."`

@@ -34,7 +34,7 @@ var (
 
 func TestBadWire(t *testing.T) {
 	seeds := badSeeds(60)
-	for _, engine := range []string{"vllm", "vllm 0.22.0", "sglang", "sglang 0.5.6", "trtllm-zmq"} {
+	for _, engine := range []string{"vllm", "vllm 0.23.0", "sglang", "sglang 0.5.20", "trtllm-zmq"} {
 		for seed := range seeds {
 			t.Run(fmt.Sprint(engine, "/direct/", seed), func(t *testing.T) {
 				t.Parallel()

@@ -12,7 +12,7 @@ import (
 // but only vLLM tells each physical copy of a block.
 type Engine string
 
-// The engines. SGLang acts as 0.5.23, or as 0.5.6 where that is the Version; TensorRT-LLM as 1.3.
+// The engines. SGLang acts as 0.5.23, or as 0.5.20 where that is the Version; TensorRT-LLM as 1.3.
 const (
 	VLLM       Engine = "vllm"
 	SGLang     Engine = "sglang"
@@ -79,12 +79,6 @@ func (f fields) append(b []byte) []byte {
 	return b
 }
 
-// array writes an event as a list, its tag first.
-func array(b []byte, values ...any) []byte {
-	b, _ = msgp.AppendIntf(b, values)
-	return b
-}
-
 // numbers are block hashes as signed or unsigned numbers.
 func numbers(hashes []vllmid.Digest, signed bool) (out []any) {
 	for _, h := range hashes {
@@ -103,9 +97,9 @@ func number64(h vllmid.Digest, signed bool) any {
 	return h.Uint64()
 }
 
-// oldSGLang is the release of SGLang whose events are arrays of one page each, without medium, salt or adapter's name, and
-// which has /get_server_info, without a part on events, and no topics in replays.
-const oldSGLang = "0.5.6"
+// oldSGLang is the release of SGLang whose images have one pad, whose events do not name adapters, and which has /get_server_info,
+// without a part on events, and no topics in replays.
+const oldSGLang = "0.5.20"
 
 // SGLang: the ids in its cache, with an image's pads in the place of its tokens.
 type sglangForm struct {
@@ -114,31 +108,8 @@ type sglangForm struct {
 	old       bool
 }
 
-// paged cuts stored events into one for each page, as SGLang did up to 0.5.17.
-func paged(events []event, size int) (out []event) {
-	for _, e := range events {
-		if e.kind != stored {
-			out = append(out, e)
-			continue
-		}
-		for i := range e.hashes {
-			page := e
-			page.hashes, page.tokens, page.keys, page.at = e.hashes[i:i+1], e.tokens[i*size:(i+1)*size], e.keys[i:i+1], e.at+i*size
-			if i > 0 {
-				page.parent, page.salt = e.hashes[i-1], ""
-			}
-			out = append(out, page)
-		}
-	}
-	return out
-}
-
 func (f sglangForm) event(b []byte, e *event) []byte {
 	switch {
-	case f.old && e.kind == cleared:
-		return array(b, "AllBlocksCleared")
-	case f.old && e.kind == removed:
-		return array(b, "BlockRemoved", numbers(e.hashes, true))
 	case e.kind == cleared:
 		return fields{"type", "AllBlocksCleared"}.append(b)
 	case e.kind == removed:
@@ -147,7 +118,7 @@ func (f sglangForm) event(b []byte, e *event) []byte {
 	var ids []any
 	for k, t := range e.tokens {
 		if it, at := e.inMedium(k); it != nil && f.old {
-			ids = append(ids, hex64(it.Identifier)%(1<<30))
+			ids = append(ids, 1_000_000+hex64(it.Identifier)%(1<<30))
 		} else if it != nil {
 			ids = append(ids, sglangPads(it.Identifier)[at%4])
 		} else {
@@ -158,11 +129,11 @@ func (f sglangForm) event(b []byte, e *event) []byte {
 	if e.adapter > 0 {
 		adapter, id = f.adapters[e.adapter-1].Name, e.adapter
 	}
+	if f.old {
+		adapter = absent{}
+	}
 	if e.salt != "" {
 		salt = e.salt
-	}
-	if f.old {
-		return array(b, "BlockStored", numbers(e.hashes, true), number64(e.parent, true), ids, f.blockSize, id)
 	}
 	return fields{"type", "BlockStored", "block_hashes", numbers(e.hashes, true), "parent_block_hash",
 		number64(e.parent, true), "token_ids", ids,

@@ -58,9 +58,6 @@ func (p *publisher) stop() {
 
 // publish sends one batch and never blocks.
 func (p *publisher) publish(events []event) {
-	if f, ok := p.form.(sglangForm); ok && f.old {
-		events = paged(events, f.blockSize)
-	}
 	for p.alone && len(events) > 1 {
 		p.publish(events[:1])
 		events = events[1:]

@@ -55,8 +55,8 @@ type Config struct {
 	Skew          time.Duration
 	// EventsLate is how long its events are on their way.
 	EventsLate time.Duration
-	// Version is the vLLM release to act as, 0.22 to 0.33: it decides hashes, image names and wire forms.
-	// Default: 0.32.0; the other engines have one release each, SGLang also 0.5.6.
+	// Version is the vLLM release to act as, 0.23 to 0.33: it decides hashes, image names and wire forms.
+	// Default: 0.32.0; the other engines have one release each, SGLang also 0.5.20.
 	Version string
 	// BlockSize in tokens (16), Blocks in the cache (4096, one of them reserved as in vLLM).
 	BlockSize, Blocks int

@@ -29,7 +29,7 @@ func listenLoopback(t *testing.T) net.Listener {
 // decoded is an event as read back: by msgp's generic reader, which shares nothing with the writer.
 type decoded map[string]any
 
-// arrayFields are the positions of the array form (0.22, 0.23).
+// arrayFields are the positions of the array form (0.23).
 var arrayFields = map[string][]string{
 	"BlockStored": {"type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
 		"extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"},

@@ -50,13 +50,13 @@ type Rules struct {
 	EventSources bool
 }
 
-// RulesOf gives the rules of a release such as "0.32.0". It knows 0.22 to 0.33 and refuses others rather than guess.
+// RulesOf gives the rules of a release such as "0.32.0". It knows 0.23 to 0.33 and refuses others rather than guess.
 func RulesOf(version string) (Rules, error) {
 	major, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")
 	n, err := strconv.Atoi(minor)
-	if major != "0" || err != nil || n < 22 || n > 33 {
-		return Rules{}, fmt.Errorf("vLLM version %q: want 0.22 to 0.33, such as 0.32.0", version)
+	if major != "0" || err != nil || n < 23 || n > 33 {
+		return Rules{}, fmt.Errorf("vLLM version %q: want 0.23 to 0.33, such as 0.32.0", version)
 	}
 	r := Rules{
 		Version:      version,

@@ -175,23 +175,3 @@ func (f Fields) Object(key string) Fields {
 	v, _ := f.Get(key)
 	return v.Fields
 }
-
-// HasNull reports whether there is a null at any depth.
-func (f Fields) HasNull() bool { return ObjectOf(f).hasNull() }
-
-func (v Value) hasNull() bool {
-	if v.Kind == Null {
-		return true
-	}
-	for _, m := range v.Fields {
-		if m.Value.hasNull() {
-			return true
-		}
-	}
-	for _, e := range v.List {
-		if e.hasNull() {
-			return true
-		}
-	}
-	return false
-}

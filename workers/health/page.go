@@ -59,7 +59,6 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 	}
 	t.ranks = make(map[int]gauges)
 	set := 0.0 // time of using
-	usage := slices.IndexFunc(l.Usage, func(name string) bool { return families[name] != nil })
 	for name, family := range families {
 		for _, m := range family.Metric {
 			if name == l.StartTime {
@@ -115,9 +114,7 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 				if !(v >= 0 && v <= 1) {
 					return loadPage{}, rules.Unreadable
 				}
-				if name == l.Usage[usage] {
-					g.usage = max(g.usage, v)
-				}
+				g.usage = max(g.usage, v)
 			}
 			t.ranks[rank] = g
 		}
@@ -172,7 +169,7 @@ func Requests(l *rules.Load, page []byte) (n int, ok bool) {
 
 // filterLines returns the lines of a page with the wanted gauges.
 func filterLines(l *rules.Load, page io.Reader) (kept []byte, err error) {
-	names := append([]string{l.Running, l.Waiting, l.StartTime, l.Adapters, l.MediaQueries, l.MediaHits}, l.Usage...)
+	names := []string{l.Running, l.Waiting, l.StartTime, l.Adapters, l.MediaQueries, l.MediaHits, l.Usage}
 	rest := &io.LimitedReader{R: page, N: maxPage}
 	sc := bufio.NewScanner(rest)
 	sc.Buffer(make([]byte, 0, 16<<10), maxLine)

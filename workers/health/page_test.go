@@ -30,7 +30,6 @@ vllm:num_requests_waiting_by_reason{engine="1",model_name="a",reason="capacity"}
 # TYPE vllm:kv_cache_usage_perc gauge
 vllm:kv_cache_usage_perc{engine="0",model_name="a"} 0.25
 vllm:kv_cache_usage_perc{engine="1",model_name="a"} 0.5
-vllm:gpu_cache_usage_perc{engine="1",model_name="a"} 0.75
 # TYPE vllm:mm_cache_queries_total counter
 vllm:mm_cache_queries_total{engine="0",model_name="a"} 20.0
 vllm:mm_cache_queries_total{engine="1",model_name="a"} 10.0
@@ -46,8 +45,6 @@ func TestPages(t *testing.T) {
 		want               map[int]gauges // nil: unreadable
 	}{
 		{"vLLM", "vllm", vllmPage, map[int]gauges{0: {3, 0, 0.25}, 1: {5, 2, 0.5}}},
-		{"an older vLLM", "vllm", "vllm:num_requests_running{model_name=\"m\"} 1\nvllm:gpu_cache_usage_perc{model_name=\"m\"} 0.42\n",
-			map[int]gauges{0: {1, 0, 0.42}}},
 		{"SGLang, a series a tensor-parallel rank", "sglang", `sglang:num_running_reqs{engine_type="unified",model_name="m",tp_rank="0"} 4.0
 sglang:num_running_reqs{engine_type="unified",model_name="m",tp_rank="1"} 4.0
 sglang:num_queue_reqs{model_name="m",tp_rank="0",priority=""} 3

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,7 +123,7 @@ func compareModels(f *rules.Facts, w *Worker, m *engine.Model, wrong func(key, f
 func compareRelease(f *rules.Facts, _ *Worker, m *engine.Model, wrong func(key, format string, args ...any)) {
 	ours, _ := rules.ParseVersion(m.Server.EngineVersion)
 	if theirs, err := rules.ParseVersion(f.Version); err != nil || theirs != ours {
-		wrong("engine_version", "configured %s, the worker reports %.100q (give it a class with its engine_version)",
-			m.Server.EngineVersion, f.Version)
+		wrong("engine_version", "configured %s, the worker reports %.100q (%s)", m.Server.EngineVersion, f.Version,
+			cmp.Or(engine.RulesOf(m.Server.Engine, f.Version).TooOld, "give it a class with its engine_version"))
 	}
 }

@@ -1,6 +1,6 @@
 package wire
 
-// One event of vLLM, or of an engine with the same format: an array, tag first (vLLM up to 0.23, SGLang up to 0.5.19), or a map
+// One event of vLLM, or of an engine with the same format: an array, tag first (vLLM 0.23), or a map
 // with a "type". An array's fields are in the order in which releases added them, so one order serves all:
 //
 //	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id medium lora_name extra_keys group_idx
@@ -25,7 +25,6 @@ import (
 // Fields are the raw values of one event of a known type. The byte slices point into the payload.
 type Fields struct {
 	Kind         kvevent.Kind // Stored, Removed or Cleared
-	Elements     int          // length of an array, including its tag; 0 for a map
 	EngineHashes []uint64     // a tail of the arena's
 	Parent       uint64
 	HasParent    bool
@@ -106,7 +105,6 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, tokens func([]byte) (
 	if !f.known {
 		return msgp.Skip(whole)
 	}
-	f.Elements = int(n)
 	order := clearedOrder
 	switch f.Kind {
 	case kvevent.Stored:
@@ -114,7 +112,7 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, tokens func([]byte) (
 	case kvevent.Removed:
 		order = removedOrder
 	}
-	for i := range f.Elements - 1 {
+	for i := range int(n) - 1 {
 		b, err = f.readField(order[min(i, len(order)-1)], b, a, tokens)
 		if err != nil {
 			return b, fmt.Errorf("field %d: %w", i+1, err)
