@@ -420,7 +420,7 @@ var mistakes = []mistake{
 		f.envoy = pairs("failure_mode_allow: true", "failure_mode_allow: false")
 	}},
 	{"18 fails open, and a refused connection is a 500", "SL0404", Error, "healthy_panic_threshold: { value: 0 }",
-		"take both over", func(f *fleet) {
+		"take them over", func(f *fleet) {
 			f.variant, f.envoy = "full_duplex", pairs("common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }",
 				"common_lb_config: {}")
 		}},
@@ -674,7 +674,7 @@ var mistakes = []mistake{
 	{"no access log", "SL0409", Error, "no entry of Envoy's access log comes", "sightline envoy", func(f *fleet) {
 		f.page.silent = "no entry of Envoy's access log comes"
 	}},
-	{"Envoy does not wait", "SL0410", Error, "observability_mode at ", "does not wait for the choice", func(f *fleet) {
+	{"Envoy does not wait", "SL0410", Error, "not_asked at ", "does not wait for the choice", func(f *fleet) {
 		f.envoy = pairs("failure_mode_allow: true", "observability_mode: true")
 	}},
 	{"not ready", "SL0505", Error, "catching up", "what it waits for", func(f *fleet) { f.page.notReady = "catching up" }},

@@ -246,7 +246,7 @@ func (c *checker) managers(do func(*site, *routev3.RouteConfiguration, path)) {
 					told, ok := c.routes[rds.GetRouteConfigName()]
 					routes, place = told.of, told.at
 					if !ok {
-						c.find("routes_elsewhere", s.at.to("rds"), rds.GetRouteConfigName())
+						c.as(Note, "no_route", s.at.to("rds"), rds.GetRouteConfigName())
 					}
 				}
 				do(s, routes, place)

@@ -86,7 +86,7 @@ func (c clusterRules) worker(name string, unread bool) {
 		if t := of.GetClusterType(); t != nil {
 			got = t.GetName()
 		}
-		c.find("cluster_type", at.to("type"), got)
+		c.find("choice_not_read", at.to("type"), got)
 	default:
 		c.miss("choice", "set",
 			"A worker that Sightline names is taken, if it is one of this cluster; else the cluster balances as before. No "+
@@ -104,9 +104,6 @@ func (c clusterRules) worker(name string, unread bool) {
 	c.alive(there)
 	c.unknown(name, there)
 	c.breakers(there, true, genWorkers.to("circuit_breakers"))
-	if header == "" && len(of.GetHealthChecks()) == 0 && of.GetOutlierDetection() == nil {
-		c.find("worker_health", at.to("health_checks"), "no health checks and no outlier detection")
-	}
 }
 
 // fallback returns a function that puts the cluster's own balancing into the piece.
@@ -288,13 +285,10 @@ func (c clusterRules) connections(there placed[*clusterv3.Cluster]) {
 		c.miss("keep_alive", "set", "An engine's server closes connections that are idle for 5s (uvicorn's default): Envoy closes them "+
 			"first, so that no request runs into a closing one.", at, from, nil)
 	}
-	switch t := there.of.GetConnectTimeout(); {
-	case t == nil:
+	if there.of.GetConnectTimeout() == nil {
 		c.miss("connect_timeout", "set", "In a container network a dead worker does not refuse connections: each request would wait for "+
 			"5s, Envoy's default, before it is retried.",
 			there.at.to("connect_timeout"), genWorkers.to("connect_timeout"), nil)
-	case t.AsDuration() > 2*time.Second:
-		c.find("connect_timeout", there.at.to("connect_timeout"), t.AsDuration())
 	}
 }
 
@@ -352,12 +346,8 @@ func (c clusterRules) sightlines(s *site, name string) {
 		}
 		return
 	}
-	o, _ := as[*upstreamv3.HttpProtocolOptions](there.of.GetTypedExtensionProtocolOptions()[httpOptions])
 	if !speaksHTTP2(there.of) {
-		c.find("sightline_http2", there.at.to("typed_extension_protocol_options"), "HTTP/1")
-	}
-	if w := o.GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetInitialStreamWindowSize(); w != nil && w.GetValue() < 1<<20 {
-		c.find("http2_window", there.at.to("typed_extension_protocol_options"), fmt.Sprint(w.GetValue(), " bytes"))
+		c.as(Error, "sightline_health", there.at.to("typed_extension_protocol_options"), "HTTP/1")
 	}
 	panics, severity := there.of.GetCommonLbConfig().GetHealthyPanicThreshold(), Warning
 	if s.ours.of.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED && s.ours.of.GetFailureModeAllow() {

@@ -50,7 +50,6 @@ type Bootstrap struct {
 	routes    map[string]placed[*routev3.RouteConfiguration] // from RDS
 	endpoints map[string][]string                            // from EDS
 	live      map[string][]endpoint                          // of a running Envoy's clusters, as it resolved and checked them
-	unlimited []string                                       // what the overload manager does not limit
 	adminOpen bool                                           // the admin page takes what changes the process
 	layers    *bootstrapv3.LayeredRuntime
 }
@@ -285,17 +284,6 @@ func ofKubernetes(file any) error {
 }
 
 func (b *Bootstrap) addStatic(boot *bootstrapv3.Bootstrap) {
-	monitors := map[string]bool{}
-	for _, m := range boot.GetOverloadManager().GetResourceMonitors() {
-		monitors[kind(m.GetTypedConfig())] = true
-	}
-	b.unlimited = nil
-	if !monitors["fixed_heap"] && !monitors["cgroup_memory"] || len(boot.GetOverloadManager().GetActions()) == 0 {
-		b.unlimited = append(b.unlimited, "memory")
-	}
-	if !monitors["downstream_connections"] {
-		b.unlimited = append(b.unlimited, "clients' connections")
-	}
 	b.adminOpen = boot.GetAdmin().GetAddress() != nil && len(boot.GetAdmin().GetAllowPaths()) == 0
 	b.layers = boot.GetLayeredRuntime()
 	at := path{"static_resources"}

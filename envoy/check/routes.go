@@ -95,12 +95,12 @@ func (c *checker) bodies(s *site, h *host) {
 	read(h.of, h.at)
 	of, place := limit, at
 	others := slices.ContainsFunc(h.routes, (*way).elsewhere)
-	if !others && c.small("body_limit", at, limit) {
+	if !others && c.small(at, limit) {
 		c.miss("body_limit", "set", why, h.at.to("request_body_buffer_limit"), from, nil)
 	}
 	for _, w := range h.routes {
 		limit, at = of, place
-		if len(w.asked) > 0 && (read(w.of, w.at) || others) && c.small("body_limit", at, limit) {
+		if len(w.asked) > 0 && (read(w.of, w.at) || others) && c.small(at, limit) {
 			c.miss("body_limit", "set", why, w.at.to("request_body_buffer_limit"), from, nil)
 		}
 	}
@@ -113,7 +113,7 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 		c.path(s, w)
 	}
 	if a := s.ours.of.GetRouteCacheAction(); w.picked && s.ours.of != nil && a != extprocv3.ExternalProcessor_CLEAR {
-		c.find("route_cache", s.ours.at.to("route_cache_action"), a)
+		c.find("choice_not_read", s.ours.at.to("route_cache_action"), a)
 	}
 	switch t := action.GetTimeout(); {
 	case t == nil:
@@ -124,7 +124,7 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 		c.as(longer(t), "route_timeout", at.to("timeout"), t.AsDuration())
 	}
 	if t := action.GetIdleTimeout(); t != nil && t.AsDuration() > 0 && t.AsDuration() < 30*time.Minute {
-		c.find("stream_idle_timeout", at.to("idle_timeout"), t.AsDuration())
+		c.find("route_timeout", at.to("idle_timeout"), t.AsDuration())
 	}
 	if t := action.GetMaxStreamDuration().GetMaxStreamDuration(); t.AsDuration() > 0 && t.AsDuration() < time.Hour {
 		c.as(longer(t), "route_timeout", at.to("max_stream_duration"), t.AsDuration())
@@ -154,7 +154,7 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 		routes.GetRequestHeadersToRemove()...)...)
 	for _, name := range w.clusters {
 		if header, _ := c.reads(name); header != "" && slices.ContainsFunc(removed, func(r string) bool { return strings.EqualFold(r, header) }) {
-			c.find("header_removed", w.at.to("request_headers_to_remove"), header)
+			c.find("choice_not_read", w.at.to("request_headers_to_remove"), header)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (c *checker) settings(s *site, h *host, w *way, routes *routev3.RouteConfig
 		break
 	}
 	if off {
-		c.find("filter_disabled", at, "Sightline is not asked on this route")
+		c.find("not_asked", at, "Sightline is not asked on this route")
 		return false
 	}
 	g := s.ours.of.GetGrpcService()

@@ -63,9 +63,6 @@ func minorOf(version string) (int, bool) {
 
 // process checks what concerns the whole process.
 func (c *checker) process() {
-	if len(c.unlimited) > 0 {
-		c.find("overload_limits", path{"overload_manager"}, "no limit of "+strings.Join(c.unlimited, " and of "))
-	}
 	if minor, known := minorOf(c.Envoy); c.adminOpen && (!known || minor >= 37) {
 		c.find("admin_paths", path{"admin", "allow_paths"}, "all pages")
 	}
@@ -188,9 +185,9 @@ func (c *checker) counts(s *site) {
 // failure checks what happens to requests that Sightline does not answer.
 func (c *checker) failure(allow bool, at path) {
 	if c.want.FailClosed && allow {
-		c.find("fail_open", at, true)
+		c.as(Error, "failure_mode", at, true)
 	} else if !c.want.FailClosed && !allow {
-		c.find("fail_closed", at, false)
+		c.find("failure_mode", at, false)
 	}
 }
 
@@ -201,7 +198,7 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	case t == nil || t.AsDuration() < c.want.MessageTimeout:
 		c.find("message_timeout", at.to("message_timeout"), shown(t, "200ms, Envoy's default"))
 	case t.AsDuration() > 30*time.Second:
-		c.find("message_timeout_long", at.to("message_timeout"), t.AsDuration())
+		c.as(Warning, "message_timeout", at.to("message_timeout"), t.AsDuration())
 	}
 	// A filter that waits so long anyway need not be asked to; and while a body streams, no timeout runs.
 	longest := envoy.LongestWait(c.want.MessageTimeout, c.want.BodyLimit)
@@ -214,25 +211,15 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	}
 	c.failure(p.GetFailureModeAllow(), at.to("failure_mode_allow"))
 	if p.GetObservabilityMode() {
-		c.find("observability_mode", at.to("observability_mode"), true)
+		c.find("not_asked", at.to("observability_mode"), true)
 	}
 	if p.GetDisableImmediateResponse() {
-		c.find("disable_immediate_response", at.to("disable_immediate_response"), true)
-	}
-	if !p.GetAllowModeOverride() && p.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_BUFFERED {
-		c.find("allow_mode_override", at.to("allow_mode_override"), false)
+		c.find("mutation_rules", at.to("disable_immediate_response"), true)
 	}
 	if !slices.Contains(p.GetMetadataOptions().GetReceivingNamespaces().GetUntyped(), "sightline") {
-		c.find("metadata", at.to("metadata_options"), "sightline is not received")
 		list := path{"metadata_options", "receiving_namespaces", "untyped"}
 		c.miss("metadata", "add", "The choice and the decision's id come as metadata of this namespace.", slices.Concat(at, list),
 			slices.Concat(genFilter.to("typed_config"), list.to(0)), nil)
-	}
-	if !slices.Contains(p.GetResponseAttributes(), "upstream.address") {
-		c.find("response_attributes", at.to("response_attributes"), p.GetResponseAttributes())
-	}
-	if p.GetForwardRules() != nil {
-		c.find("forward_rules", at.to("forward_rules"), "some headers are kept from Sightline")
 	}
 	c.mutations(p.GetMutationRules(), at.to("mutation_rules"))
 	g, limit := p.GetGrpcService(), int64(-1)
@@ -285,7 +272,7 @@ func (c *checker) modes(m *extprocv3.ProcessingMode, at path) {
 		c.find("body_mode", at.to("request_header_mode"), "SKIP")
 	}
 	if mode := m.GetResponseBodyMode(); mode == extprocv3.ProcessingMode_BUFFERED || mode == extprocv3.ProcessingMode_BUFFERED_PARTIAL {
-		c.find("response_body_mode", at.to("response_body_mode"), mode)
+		c.find("body_mode", at.to("response_body_mode"), mode)
 	}
 }
 
@@ -315,7 +302,6 @@ func (c *checker) mutations(m *mutationv3.HeaderMutationRules, at path) {
 
 // Filters by function, by the names of their types.
 var (
-	guards   = []string{"jwt_authn", "ext_authz", "oauth2", "basic_auth", "api_key_auth", "rbac", "ratelimit", "local_ratelimit", "csrf"}
 	changers = []string{"decompressor", "grpc_json_transcoder", "proto_message_extraction", "grpc_http1_bridge", "aws_lambda"}
 	scripts  = []string{"lua", "wasm", "golang", "dynamic_modules"}
 )
@@ -328,21 +314,19 @@ func (c *checker) filters(s *site) {
 		at, packed := s.at.to("http_filters", i), f.GetTypedConfig()
 		name, behind := kind(packed), i > s.index && s.ours.of != nil
 		switch {
-		case behind && slices.Contains(guards, name):
-			c.find("guard_behind", at, f.GetName()+" stands behind Sightline's filter")
 		case behind && slices.Contains(changers, name):
 			c.find("body_changed_behind", at, f.GetName()+" changes the body that Sightline has read")
 		case behind && slices.Contains(scripts, name):
 			c.as(Note, "body_changed_behind", at, f.GetName()+" may change the body that Sightline has read")
 		case i == s.router && s.ours.of != nil && s.index > i:
-			c.find("behind_router", at, f.GetName()+" stands before Sightline's filter")
+			c.find("not_asked", at, f.GetName()+" stands before Sightline's filter")
 		}
 		if b, ok := as[*bufferv3.Buffer](packed); ok {
-			c.small("buffer_filter", at.to("typed_config", "max_request_bytes"), int64(b.GetMaxRequestBytes().GetValue()))
+			c.small(at.to("typed_config", "max_request_bytes"), int64(b.GetMaxRequestBytes().GetValue()))
 		}
 		a, _ := as[*authzv3.ExtAuthz](packed)
 		if b := a.GetWithRequestBody(); b != nil && !b.GetAllowPartialMessage() {
-			c.small("ext_authz_body", at.to("typed_config", "with_request_body", "max_request_bytes"), int64(b.GetMaxRequestBytes()))
+			c.small(at.to("typed_config", "with_request_body", "max_request_bytes"), int64(b.GetMaxRequestBytes()))
 		}
 		if p, ok := as[*extprocv3.ExternalProcessor](packed); ok && p != s.ours.of && (i != s.index || s.ours.of == nil) {
 			mode := p.GetProcessingMode().GetRequestBodyMode()
@@ -354,7 +338,7 @@ func (c *checker) filters(s *site) {
 				if told && minor < 38 {
 					severity = Error
 				}
-				c.as(severity, "two_full_duplex", at.to("typed_config", "processing_mode", "request_body_mode"),
+				c.as(severity, "body_changed_behind", at.to("typed_config", "processing_mode", "request_body_mode"),
 					"a second ext_proc with FULL_DUPLEX_STREAMED")
 			}
 		}
@@ -362,11 +346,11 @@ func (c *checker) filters(s *site) {
 }
 
 // small reports a limit that is smaller than the bodies that Sightline accepts.
-func (c *checker) small(name string, at path, limit int64) bool {
+func (c *checker) small(at path, limit int64) bool {
 	if limit >= int64(c.want.BodyLimit) {
 		return false
 	}
-	c.find(name, at, fmt.Sprintf("%d: bodies above it are answered with 413", limit))
+	c.find("body_limit", at, fmt.Sprintf("%d: bodies above it are answered with 413", limit))
 	return true
 }
 
@@ -417,7 +401,7 @@ func (c *checker) steering(s *site, routes *routev3.RouteConfiguration, dials []
 	}
 	at := s.at.to("early_header_mutation_extensions")
 	if hit := s.others(); len(theirs) > 0 && len(hit) > 0 {
-		c.find("headers_elsewhere", at, "also from requests to "+strings.Join(hit, ", "))
+		c.as(Note, "steering_headers", at, "removed also from requests to "+strings.Join(hit, ", "))
 	}
 	if len(left) == 0 {
 		return
@@ -544,13 +528,13 @@ func (c *checker) log(s *site) {
 			at := at.to(i, "typed_config")
 			c.logsTo(s, g.GetEnvoyGrpc().GetClusterName(), at.to("common_config", "grpc_service"))
 			if !slices.Contains(a.GetAdditionalRequestHeadersToLog(), "x-sightline-id") {
-				c.find("access_log_id", at.to("additional_request_headers_to_log"), a.GetAdditionalRequestHeadersToLog())
+				c.as(Error, "access_log", at.to("additional_request_headers_to_log"), a.GetAdditionalRequestHeadersToLog())
 			}
 			common := a.GetCommonConfig()
 			flush := common.GetBufferFlushInterval()
 			if (flush == nil || flush.AsDuration() > 200*time.Millisecond) && (common.GetBufferSizeBytes() == nil ||
 				common.GetBufferSizeBytes().GetValue() > 0) {
-				c.find("access_log_late", at.to("common_config", "buffer_flush_interval"), shown(flush, "1s, Envoy's default"))
+				c.find("access_log", at.to("common_config", "buffer_flush_interval"), shown(flush, "1s, Envoy's default"))
 			}
 		}
 		return found
@@ -571,7 +555,7 @@ func (c *checker) log(s *site) {
 	for i, l := range r.GetUpstreamLog() {
 		if a, ok := as[*alsv3.HttpGrpcAccessLogConfig](l.GetTypedConfig()); ok && c.isSightline(a.GetCommonConfig().GetGrpcService()) &&
 			strings.Contains(prototext.Format(l.GetFilter()), "response_flag_filter") {
-			c.find("access_log_ends", at.to("upstream_log", i, "filter"), "only what failed")
+			c.find("access_log", at.to("upstream_log", i, "filter"), "only what failed")
 		}
 	}
 	if !read(r.GetUpstreamLog(), at.to("upstream_log")) {
@@ -630,7 +614,7 @@ func (c *checker) timeouts(s *site) {
 	switch t := s.hcm.GetStreamIdleTimeout(); {
 	case t == nil:
 		for _, w := range s.ways(func(w *way) bool { return len(w.asked) > 0 && w.of.GetRoute().GetIdleTimeout() == nil }) {
-			c.find("stream_idle_timeout", at, "5m, Envoy's default")
+			c.find("route_timeout", at, "5m, Envoy's default")
 			place := at
 			if s.shared() {
 				place = w.at.to("route", "idle_timeout")
@@ -639,20 +623,10 @@ func (c *checker) timeouts(s *site) {
 				genManager.to("stream_idle_timeout"), nil)
 		}
 	case t.AsDuration() > 0 && t.AsDuration() < 30*time.Minute:
-		c.find("stream_idle_timeout", at, t.AsDuration())
+		c.find("route_timeout", at, t.AsDuration())
 	}
 	if t := s.hcm.GetCommonHttpProtocolOptions().GetMaxStreamDuration(); t.AsDuration() > 0 && t.AsDuration() < time.Hour {
 		c.as(longer(t), "route_timeout", s.at.to("common_http_protocol_options", "max_stream_duration"), t.AsDuration())
-	}
-	unread := cmp.Or(s.hcm.GetStreamFlushTimeout(), s.hcm.GetStreamIdleTimeout())
-	if unread == nil || unread.AsDuration() > 10*time.Minute || unread.AsDuration() <= 0 {
-		c.find("stream_flush_timeout", s.at.to("stream_flush_timeout"), shown(unread, "5m, Envoy's default"))
-	}
-	if t := s.hcm.GetRequestTimeout(); t.AsDuration() > 0 && t.AsDuration() < 30*time.Second {
-		c.find("request_timeout", s.at.to("request_timeout"), t.AsDuration())
-	}
-	if w := s.hcm.GetHttp2ProtocolOptions().GetInitialStreamWindowSize(); w != nil && w.GetValue() < 1<<20 {
-		c.find("http2_window", s.at.to("http2_protocol_options", "initial_stream_window_size"), fmt.Sprint(w.GetValue(), " bytes"))
 	}
 }
 
