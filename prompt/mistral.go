@@ -40,8 +40,6 @@ func (m *Model) converseMistral(req *body.Request, messages []body.Message, s se
 		return ErrTemplateLimit
 	case errors.Is(err, mistral.ErrPython):
 		return ErrPython
-	case errors.Is(err, mistral.ErrSlow):
-		return ErrText
 	case err != nil:
 		return ErrPart
 	}

@@ -88,7 +88,7 @@ var (
 	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}
 	ErrLong          = &Unpredicted{fmt.Sprintf("prompt of more than %d tokens", maxTokens)}
 	ErrTime          = &Unpredicted{"no time left to read all of the prompt"}
-	ErrText          = &Unpredicted{"text that is not tokenized here (over 30 combining marks in a row, or a pattern that takes too long)"}
+	ErrText          = &Unpredicted{"text that is not tokenized here (over 30 combining marks in a row)"}
 	ErrTruncation    = &Unpredicted{"truncated prompt, of an engine's release whose rule for it is not known"}
 	ErrPython        = &Unpredicted{"request with JSON that only Python reads (NaN, Infinity, half of a surrogate pair)"}
 	ErrField         = &Unpredicted{"request with a field that changes its prompt and that is not read"}

@@ -59,7 +59,7 @@ func TestNeighboursByType(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m.Tokenizer().Unlike() != "" {
+		if m.Tokenizer().Unlike() != "" || m.Fault() != nil { // no scanner knows the pattern of one
 			continue
 		}
 		compared++

@@ -16,7 +16,7 @@ type Prompt struct {
 	Images []*body.Part
 }
 
-// Encode makes the prompt of a request. The error is a *RefusedError, ErrPython, ErrSlow, or says what is not supported (audio).
+// Encode makes the prompt of a request. The error is a *RefusedError, ErrPython, or says what is not supported (audio).
 func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
 	list, err := t.read(r)
 	if err != nil {
@@ -60,11 +60,7 @@ func (e *encoder) fail(err error) {
 func (e *encoder) control(ids ...uint32) { e.ids = append(e.ids, ids...) }
 
 func (e *encoder) text(text string) {
-	partial := false
-	e.ids = e.t.text.Encode(e.ids, text, tokenizer.Options{PlainSpecials: true, Done: e.done, Max: e.max, Partial: &partial})
-	if partial {
-		e.fail(ErrSlow)
-	}
+	e.ids = e.t.text.Encode(e.ids, text, tokenizer.Options{PlainSpecials: true, Done: e.done, Max: e.max})
 }
 
 // json writes a value as json.dumps(v, ensure_ascii=False) does.

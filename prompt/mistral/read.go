@@ -61,9 +61,6 @@ type call struct {
 // its byte tokenizers.
 var ErrPython = errors.New("text with half of a surrogate pair")
 
-// ErrSlow means that the pattern of a tekken.json takes too long on a text; see tokenizer.Options.Partial.
-var ErrSlow = errors.New("text that the tokenizer's pattern takes too long on")
-
 // text reads a text; reason is the error for other values.
 func text(body *body.Skeleton, v gjson.Result, reason string) (string, error) {
 	text, ok := body.String(v)

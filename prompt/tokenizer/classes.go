@@ -35,7 +35,7 @@ const (
 const (
 	clCategory    = 1<<5 - 1
 	clOnigSpace   = 1 << (5 + iota - 1) // \s of the regex engine
-	clOnigWord                          // \w of the regex engine
+	_                                   // \w of the regex engine
 	_                                   // char::is_whitespace, which is unicode.IsSpace
 	clRustNumeric                       // char::is_numeric
 	clRustWord                          // \w of the crate regex

@@ -132,6 +132,9 @@ func readID(r *jsonread.Reader) uint32 {
 // setWords selects the fastest word cutter that does what the steps say.
 func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 	var all stages
+	if isDeepSeek(steps) {
+		all, steps = stages{split{pattern: newDeepSeekScanner()}}, steps[len(deepSeekPatterns):]
+	}
 	for i, step := range steps {
 		st, err := step.stage(raw)
 		if err != nil {
@@ -140,10 +143,7 @@ func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 		all = append(all, st...)
 	}
 	t.words = all
-	switch {
-	case raw && len(all) == 3 && isDeepSeek(steps):
-		t.words = scanWords{newDeepSeekScanner()}
-	case raw && len(all) == 1:
+	if raw && len(all) == 1 {
 		switch only := all[0].(type) {
 		case byteLevel:
 			if !only.prefixSpace {

@@ -32,7 +32,7 @@ func (p patternSpec) compile() (pattern, error) {
 	case p.String != nil:
 		return literalPattern(*p.String), nil
 	case p.Regex != nil:
-		return compilePattern(*p.Regex)
+		return newScanner(*p.Regex)
 	}
 	return nil, fmt.Errorf("pattern: want String or Regex")
 }

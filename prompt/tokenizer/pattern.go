@@ -10,15 +10,6 @@ type pattern interface {
 	each(s *scratch, b []byte, fn func(start, end int))
 }
 
-// compilePattern returns the fastest form of a regular expression. It is an error if neither a scanner nor compileRegex supports
-// it.
-func compilePattern(expr string) (pattern, error) {
-	if scan := newScanner(expr); scan != nil {
-		return scan, nil
-	}
-	return compileRegex(expr)
-}
-
 func (sc *scanner) each(_ *scratch, b []byte, fn func(start, end int)) {
 	for i := 0; i < len(b); {
 		end := sc.next(b, i)

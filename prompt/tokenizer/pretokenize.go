@@ -267,7 +267,7 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 	case "ByteLevel":
 		b := byteLevel{prefixSpace: c.AddPrefixSpace == nil || *c.AddPrefixSpace, raw: raw}
 		if c.UseRegex == nil || *c.UseRegex {
-			b.scan = newScanner(patternGPT2)
+			b.scan = scan(patternGPT2)
 		} else if raw && !b.prefixSpace {
 			return nil, nil // the words stay as they are
 		}

@@ -161,7 +161,7 @@ func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
 			return nil, fmt.Errorf("vocab: the byte %#02x is missing", b)
 		}
 	}
-	p, err := compilePattern(expr)
+	words, err := newScanner(expr)
 	if err != nil {
 		return nil, err
 	}
@@ -169,11 +169,7 @@ func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
 	m.allSplits(func(id uint32) uint32 { return id - first }, v.has)
 	t := newTokenizer()
 	t.vocab, t.model = v, m
-	if scan, ok := p.(*scanner); ok {
-		t.words = scanWords{scan}
-	} else {
-		t.words = stages{split{p, removed, true}}
-	}
+	t.words = scanWords{words}
 	t.decoders = []decoder{func(tokens []string) []string { return []string{lossy([]byte(strings.Join(tokens, "")))} }}
 	return t, nil
 }

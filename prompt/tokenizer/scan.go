@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -10,8 +11,8 @@ import (
 
 // Nearly all byte-level tokenizers cut words with patterns of one family: contractions, words with one leading character, short
 // runs of digits, punctuation with its line breaks, white space. A pattern of that family is split at its top-level bars, each
-// alternative is looked up by its exact text, and the result is a scanner with a few switches that needs no regular expression. Any
-// other pattern goes to regexp2 (regex.go).
+// alternative is looked up by its exact text, and the result is a scanner with a few switches that needs no regular expression. A
+// tokenizer with another pattern does not load.
 //
 // Every scanner of the family covers a text without gaps: the alternatives for words, numbers, other signs and white space match
 // every character between them.
@@ -129,8 +130,17 @@ func scannerOf(flags *runeTable[uint8]) *scanner {
 	return s
 }
 
-// newScanner returns the scanner of a pattern, nil if the pattern is not of the family.
-func newScanner(pattern string) *scanner {
+// newScanner returns the scanner of a pattern. It is an error if the pattern is not of the family.
+func newScanner(pattern string) (*scanner, error) {
+	s := scan(pattern)
+	if s == nil {
+		return nil, fmt.Errorf("the regular expression %.200q: no scanner knows it", pattern)
+	}
+	return s, nil
+}
+
+// scan is newScanner, with nil for an error.
+func scan(pattern string) *scanner {
 	s := scannerOf(scanFlags())
 	if pattern == patternGPT2 {
 		s.gpt2, s.contraction = true, plainContraction

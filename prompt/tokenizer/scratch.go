@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"slices"
-	"time"
 	"unsafe"
 
 	"github.com/sightline-router/sightline/internal/poison"
@@ -18,7 +17,6 @@ type scratch struct {
 	pinned   int       // index plus one of the buffer that holds the normalized text; 0: none
 	turn     int
 	in, out  words
-	runes    []rune    // a text in the form that regexp2 takes
 	form     []byte    // a part of a text, normalized
 	last     [2]uint32 // the two symbols joined by the last merge
 	dead     []uint64
@@ -30,9 +28,7 @@ type scratch struct {
 	unseen   int             // bytes of work since done was last checked
 	most     int             // Options.Max
 
-	size       int           // bytes of the text
-	inPatterns time.Duration // spent in regexp2 so far
-	partial    bool          // set by giveUp
+	partial bool // set by giveUp
 }
 
 const wordCacheBits = 14
@@ -57,7 +53,6 @@ func (s *scratch) shrink() {
 	}
 	drop(&s.in.list)
 	drop(&s.out.list)
-	drop(&s.runes)
 	drop(&s.form)
 	drop(&s.dead)
 	drop(&s.pairText)
@@ -120,7 +115,7 @@ func (s *scratch) look() {
 	}
 }
 
-// giveUp ends the Encode if a pattern takes too long or its text is too long.
+// giveUp ends the Encode at a text that cannot be normalized here.
 func (s *scratch) giveUp() {
 	s.partial = true
 	panic(stop{})

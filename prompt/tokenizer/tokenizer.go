@@ -4,8 +4,7 @@
 // file and the reason; Encode returns no errors, see Options for where it ends early.
 //
 // A text passes five steps, each in its own file: added tokens are cut out (added.go), the text between them is normalized
-// (normalize.go) and cut into words (pretokenize.go; scan.go and deepseek.go for the patterns of served models, regex.go for
-// others), each word becomes ids (bpe.go), and the template's tokens are put around (post.go). Decode reverses this (decode.go).
+// (normalize.go) and cut into words (pretokenize.go; scan.go and deepseek.go for the patterns of served models), each word becomes ids (bpe.go), and the template's tokens are put around (post.go). Decode reverses this (decode.go).
 // The rules are those of Hugging Face's tokenizers 0.23.3, which vLLM, SGLang and TensorRT-LLM load, of sentencepiece 0.2.3 and of
 // mistral-common 1.13; load.go selects the reader for a directory.
 //
@@ -51,8 +50,8 @@ type Options struct {
 	// Max makes Encode stop soon after dst has more than Max ids. It then returns more than Max, of which the first Max are final.
 	// 0: no limit.
 	Max int
-	// Partial, if not nil, is set if the ids cover only a leading part of text, because a pattern that regexp2 runs takes too long
-	// on it (see regex), or it has more than 30 combining marks in a row (see unicodeForm).
+	// Partial, if not nil, is set if the ids cover only a leading part of text, because it has more than 30 combining marks in a row
+	// (see unicodeForm).
 	Partial *bool
 }
 
@@ -68,7 +67,7 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 	}
 	s := t.pool.get()
 	s.done, s.unseen, s.most = opt.Done, 0, opt.Max
-	s.size, s.inPatterns, s.partial = len(text), 0, false
+	s.partial = false
 	defer t.pool.put(s)
 	defer func() {
 		if s.stopped(recover()) {
