@@ -20,7 +20,7 @@ func TestAdaptersComeAndGo(t *testing.T) {
 		o.Sim = func(_ int, c *sim.Config) {
 			c.Adapters = []sim.Adapter{{Name: "cats", Path: "/cats/1", Later: true}, {Name: "cats", Path: "/cats/2", Later: true}}
 		}
-		o.Config = func(keys map[string]any) { keys["probe"], keys["health_every"] = false, "100ms" }
+		o.Config = func(keys map[string]any) { keys["fixed"] = unprobed("health_every", "100ms") }
 	})
 	change := func(i int, what, path string) {
 		t.Helper()

@@ -69,7 +69,7 @@ func TestAuditNamesTheDifference(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1
 		o.Config = func(keys map[string]any) {
-			keys["probe"], keys["admin_token"] = false, "a-token-of-tests"
+			keys["fixed"], keys["admin_token"] = unprobed(), "a-token-of-tests"
 			keys["models"].([]any)[0].(map[string]any)["mm_processor_kwargs"] = map[string]any{"max_pixels": 64 * 28 * 28}
 		}
 	})

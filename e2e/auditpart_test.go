@@ -18,7 +18,7 @@ func TestAuditOfPromptsKnownInPart(t *testing.T) {
 		o.Workers = 1
 		o.Config = func(keys map[string]any) {
 			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "20ms"}
-			keys["probe"] = false
+			keys["fixed"] = unprobed()
 		}
 	})
 	late, asked := make(chan struct{}), make(map[string]*atomic.Int64)

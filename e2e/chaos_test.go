@@ -97,7 +97,7 @@ func TestChaos(t *testing.T) {
 		c.rate = r
 	}
 	args := []string{"--restart-epoch", "0", "--base-id", fmt.Sprint(os.Getpid() % 32000)}
-	c.stand = startStand(t, 4, 2, 2, 4, map[string]any{"drain": "0s", "probe": false, "replicas": true,
+	c.stand = startStand(t, 4, 2, 2, 4, map[string]any{"drain": "0s", "fixed": unprobed(), "replicas": true,
 		"media": map[string]any{"allow": []string{"127.0.0.0/8"}}}, args...)
 	c.begin()
 	c.more(3 * c.rate)

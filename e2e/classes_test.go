@@ -126,7 +126,7 @@ func TestClassesReadOneRequest(t *testing.T) {
 		o.Config = func(keys map[string]any) {
 			keys["models"].([]any)[0].(map[string]any)["classes"] = []any{map[string]any{"name": "old", "engine_version": "0.30.0"}}
 			keys["workers"].([]any)[1].(map[string]any)["class"] = "old"
-			keys["probe"] = false
+			keys["fixed"] = unprobed()
 		}
 	})
 	const clients, each = 4, 10

@@ -63,7 +63,8 @@ func TestIdleConnections(t *testing.T) {
 
 // checkedOften has workers' health and load queried every 200 ms.
 func checkedOften(keys map[string]any) {
-	keys["health_every"], keys["load_every"], keys["admin_token"] = "200ms", "200ms", "a-token-of-tests"
+	keys["fixed"] = map[string]any{"health_every": "200ms", "load_every": "200ms"}
+	keys["admin_token"] = "a-token-of-tests"
 }
 
 // unhurt checks that all workers are healthy and their events live, or that a replay for them failed for lack of a descriptor.

@@ -179,7 +179,7 @@ func (r *dynamoRun) begin(link map[string]any) {
 	frontends := []string{r.d.frontend("direct"), r.d.frontend("direct")}
 	link["frontends"] = frontends
 	relay := freeAddr(t)
-	r.gateway = startGateway(t, map[string]any{"log_level": "warn", "probe": false,
+	r.gateway = startGateway(t, map[string]any{"log_level": "warn", "fixed": unprobed(),
 		"media": map[string]any{"allow": []string{"127.0.0.0/8"}, "budget": "5s", "relay": map[string]any{"listen": relay,
 			"url": "http://" + relay}},
 		"models": []any{map[string]any{"name": "m", "dir": r.d.model, "block_size": 16, "block_hash": "dynamo", "media_names": "injected"}},
@@ -340,7 +340,7 @@ func (r *dynamoRun) images(what string) {
 func (r *dynamoRun) withoutFiles(link map[string]any) {
 	t := r.t
 	own := &dynamoRun{t: t, d: r.d, score: r.score, imageS: r.imageS}
-	own.gateway = startGateway(t, map[string]any{"log_level": "warn", "probe": false, "dynamo": link,
+	own.gateway = startGateway(t, map[string]any{"log_level": "warn", "fixed": unprobed(), "dynamo": link,
 		"models": []any{map[string]any{"name": "m", "block_size": 16, "block_hash": "dynamo"}}},
 		func(o *envoy.Options) { o.Workers, o.TokenUsage = link["frontends"].([]string), true })
 	own.workers(4)

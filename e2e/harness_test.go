@@ -471,7 +471,7 @@ func (w *world) runProduct(keys map[string]any) (stop func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for k, v := range map[string]any{"listen": w.sightline, "admin": "", "log_level": "error", "probe": false, "drain": "0s"} {
+	for k, v := range map[string]any{"listen": w.sightline, "admin": "", "log_level": "error", "fixed": unprobed(), "drain": "0s"} {
 		if keys[k] == nil {
 			keys[k] = v
 		}
@@ -490,6 +490,16 @@ func (w *world) runProduct(keys map[string]any) (stop func()) {
 	stop = w.fork(exec.Command(bin, "serve", "-c", file))
 	eventually(w.t, "Envoy finds Sightline", func() bool { return w.stat("cluster.sightline.membership_healthy") == 1 })
 	return stop
+}
+
+// unprobed is the section "fixed" of a configuration (package config, Fixed): workers are asked nothing at the start. More of its keys
+// and values may follow.
+func unprobed(more ...any) map[string]any {
+	keys := map[string]any{"probe": false}
+	for i := 0; i < len(more); i += 2 {
+		keys[more[i].(string)] = more[i+1]
+	}
+	return keys
 }
 
 // fork runs a process; the result kills it, as the end of the test does.

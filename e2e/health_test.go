@@ -309,7 +309,7 @@ func TestEndsAreNotTold(t *testing.T) {
 func TestWorkerDrains(t *testing.T) {
 	t.Parallel()
 	w := start(t, 3, nil)
-	admin := w.serveBefore(map[string]any{"health_every": "100ms"})
+	admin := w.serveBefore(map[string]any{"fixed": unprobed("health_every", "100ms")})
 	eventually(t, "requests are decided", func() bool { return w.post(chatOf(400, 0), nil).id() != "" })
 	held := make(chan reply)
 	go func() { held <- w.post(chatOf(400, 1), http.Header{"X-Hold": {"to the end"}}) }()
@@ -360,7 +360,7 @@ func TestOthersLoadIsSeen(t *testing.T) {
 	busy := w.workers[0]
 	busy.running.Store(50)
 	w.workers[1].running.Store(1)
-	admin := w.serveBefore(map[string]any{"load_every": "100ms"})
+	admin := w.serveBefore(map[string]any{"fixed": unprobed("load_every", "100ms")})
 	eventually(t, "the page shows it", func() bool { return strings.Contains(page(t, admin, "/"), "50 from elsewhere") })
 	seed := 0
 	share := func() (at int32) {

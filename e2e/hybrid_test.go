@@ -52,7 +52,7 @@ func TestHybridWorkers(t *testing.T) {
 				o.Workers, o.Blocks = 2, c.blocks
 				o.Sim = func(_ int, s *sim.Config) { s.Groups = groups }
 				o.Config = func(keys map[string]any) {
-					keys["index"] = map[string]any{"predicted_ttl": "100ms"} // what counts is what the index knows
+					keys["fixed"] = map[string]any{"predicted_ttl": "100ms"} // what counts is what the index knows
 				}
 			})
 			// behind is how many batches have not come by way of each worker, but for a number that stays while Sightline runs.

@@ -20,10 +20,10 @@ import (
 // requests show it, and neither of the two healthy workers is named. Once the file is right and read again, nothing is.
 func TestSwappedEventSockets(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(model map[string]any){
+	for name, change := range map[string]func(keys map[string]any){
 		"sessions":       func(map[string]any) {},
-		"no sessions":    func(model map[string]any) { model["session_ids"] = false },
-		"no model files": func(model map[string]any) { delete(model, "dir") },
+		"no sessions":    func(keys map[string]any) { keys["fixed"] = map[string]any{"no_sessions": true} },
+		"no model files": func(keys map[string]any) { delete(keys["models"].([]any)[0].(map[string]any), "dir") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -35,7 +35,7 @@ func TestSwappedEventSockets(t *testing.T) {
 					c.Events, c.Replay = at[i][0], at[i][1]
 				}
 				o.Config = func(keys map[string]any) {
-					change(keys["models"].([]any)[0].(map[string]any))
+					change(keys)
 					for i, w := range keys["workers"].([]any) {
 						e := at[[]int{1, 0, 2, 3}[i]]
 						w.(map[string]any)["events"] = map[string]any{"zmq": "tcp://" + e[0], "replay": "tcp://" + e[1]}

@@ -21,7 +21,7 @@ func TestLearnsWithoutFiles(t *testing.T) {
 	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Config = func(keys map[string]any) {
-			keys["models"], keys["probe"] = []any{map[string]any{"name": lab.ModelName}}, false
+			keys["models"], keys["fixed"] = []any{map[string]any{"name": lab.ModelName}}, unprobed()
 		}
 		o.Front = func(o *envoy.Options) { o.TokenUsage = true }
 	})
@@ -134,7 +134,7 @@ func TestLearnsWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Config = func(keys map[string]any) {
-			keys["models"], keys["probe"] = []any{map[string]any{"name": lab.ModelName}}, false
+			keys["models"], keys["fixed"] = []any{map[string]any{"name": lab.ModelName}}, unprobed()
 		}
 		o.Front = func(o *envoy.Options) { o.TokenUsage = true }
 	})
@@ -200,7 +200,7 @@ func TestTemplateChangesWithoutFiles(t *testing.T) {
 	var other atomic.Bool
 	l := startLab(t, func(o *lab.Options) {
 		o.Config = func(keys map[string]any) {
-			keys["models"], keys["probe"] = []any{map[string]any{"name": lab.ModelName}}, false
+			keys["models"], keys["fixed"] = []any{map[string]any{"name": lab.ModelName}}, unprobed()
 		}
 		o.Sim = func(_ int, c *sim.Config) {
 			read := c.Prompt

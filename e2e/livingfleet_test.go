@@ -205,7 +205,7 @@ func TestRolesDie(t *testing.T) {
 			}
 		}
 		s.workers = append(s.workers, map[string]any{"name": "encoder", "addr": encoder.Listener.Addr().String(), "role": "encode"})
-	}, 4, 0, 2, 1, map[string]any{"probe": false, "replicas": true, "drain": "3s", "health_every": "200ms",
+	}, 4, 0, 2, 1, map[string]any{"fixed": unprobed("health_every", "200ms"), "replicas": true, "drain": "3s",
 		"envoy": map[string]any{"message_timeout": "2s"}})
 	l.under("all well", 0, false, func() {})
 	if prefilled.Load() == 0 || encoded.Load() == 0 {
@@ -290,7 +290,7 @@ func TestZonesAndLimits(t *testing.T) {
 		for i, zone := range []string{"a", "b"} {
 			s.replicas[i].keys = map[string]any{"zones": map[string]any{"own": zone, "distance": "100ms"}}
 		}
-	}, workers, 0, 2, 1, map[string]any{"probe": false, "replicas": true, "drain": "0s", "max_in_flight": each, "health_every": "200ms"})
+	}, workers, 0, 2, 1, map[string]any{"fixed": unprobed("health_every", "200ms"), "replicas": true, "drain": "0s", "max_in_flight": each})
 	l.under("all well", 0, false, func() {})
 	l.before = l.held()
 	l.slow(500)

@@ -108,7 +108,7 @@ func TestRealSidecar(t *testing.T) {
 				parts[addr], encode = got, append(encode, addr)
 				workers = append(workers, map[string]any{"name": fmt.Sprint("encoder-", i), "addr": addr, "role": "encode"})
 			}
-			keys["workers"], keys["probe"], keys["health_every"] = workers, false, "100ms"
+			keys["workers"], keys["fixed"] = workers, unprobed("health_every", "100ms")
 		}
 	})
 	send := func(header http.Header, content any) {

@@ -144,7 +144,7 @@ func replica(t *testing.T, addr, keyFile string) {
 		t.Fatal(err)
 	}
 	config, bin := filepath.Join(t.TempDir(), "replica.yaml"), ""
-	text := fmt.Sprintf("listen: %s\nadmin: ''\nprobe: false\nlog_level: error\nmodels: [{name: m, dir: %s}]\nworkers: "+
+	text := fmt.Sprintf("listen: %s\nadmin: ''\nfixed: {probe: false}\nlog_level: error\nmodels: [{name: m, dir: %s}]\nworkers: "+
 		"[{addr: '127.0.0.1:1'}]\nmedia: {relay: {listen: %s, url: 'http://%s/pictures', key_file: %s}}\n",
 		freeAddr(t), dir, addr, addr, keyFile)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -189,7 +189,7 @@ func TestRelay(t *testing.T) {
 			l := startLab(t, func(o *lab.Options) {
 				got.watch(o)
 				o.Config = func(keys map[string]any) {
-					keys["probe"] = false // its image would be counted too
+					keys["fixed"] = unprobed() // its image would be counted too
 					m := keys["media"].(map[string]any)
 					m["budget"] = "5s" // the machine may be busy: what is late keeps its URL
 					m["signing"] = map[string]any{"127.0.0.1": []string{"sig"}}

@@ -54,7 +54,7 @@ func TestMediaLadder(t *testing.T) {
 			m["allowed_local_media_path"] = dir
 			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "20s",
 				"signing": map[string]any{"127.0.0.1": []string{"sig"}}}
-			keys["probe"] = false
+			keys["fixed"] = unprobed()
 		}
 	})
 	file := photo(40)
@@ -170,7 +170,7 @@ func TestMediaBudget(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) {
 		o.Config = func(keys map[string]any) {
 			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "50ms"}
-			keys["probe"] = false
+			keys["fixed"] = unprobed()
 		}
 	})
 	file, late := photo(41), make(chan struct{})

@@ -20,7 +20,7 @@ import (
 // TestMediaSoak sends requests of four 3.7 MB images, four at a time, through a real Envoy, for SIGHTLINE_SOAK ("60s";
 // else a few): each is decided with its images, memory stays where the first ones took it, and no stream stays open.
 func TestMediaSoak(t *testing.T) {
-	l := startLab(t, func(o *lab.Options) { o.Config = func(keys map[string]any) { keys["probe"] = false } })
+	l := startLab(t, func(o *lab.Options) { o.Config = func(keys map[string]any) { keys["fixed"] = unprobed() } })
 	long, _ := time.ParseDuration(os.Getenv("SIGHTLINE_SOAK"))
 	var parts []any
 	for i := range 4 {

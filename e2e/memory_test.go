@@ -79,7 +79,7 @@ var production = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	bin := filepath.Join(dir, "sightline")
-	out, err := exec.Command("go", "build", "-o", bin, "../cmd/sightline").CombinedOutput()
+	out, err := exec.Command("go", "build", "-tags", "fixed", "-o", bin, "../cmd/sightline").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
@@ -109,7 +109,7 @@ func startVictim(t *testing.T, engine string, events map[string]any, bus string)
 	if events != nil {
 		worker["events"] = events
 	}
-	keys := map[string]any{"listen": addr, "admin": v.admin, "log_level": "error", "probe": false, "drain": "0s", "ready_after": "1s",
+	keys := map[string]any{"listen": addr, "admin": v.admin, "log_level": "error", "fixed": unprobed(), "drain": "0s", "ready_after": "1s",
 		"models": []any{model}, "workers": []any{worker}, "media": map[string]any{"allow": []string{"127.0.0.0/8"}}}
 	if bus != "" {
 		keys["nats"] = map[string]any{"url": bus}

@@ -74,7 +74,7 @@ func TestModelsThatDoNotLoad(t *testing.T) {
 	}
 	w := start(t, 0, func(o *envoy.Options) { o.Workers = addrs })
 	admin := freeAddr(t)
-	w.runProduct(map[string]any{"admin": admin, "models": models, "workers": workers, "health_every": 0, "load_every": 0})
+	w.runProduct(map[string]any{"admin": admin, "models": models, "workers": workers, "fixed": unprobed("health_every", 0, "load_every", 0)})
 
 	last := func() gjson.Result {
 		return gjson.ParseBytes(must(lab.Get("http://" + admin + "/decisions?n=1"))).Get("0")

@@ -36,7 +36,7 @@ func TestBodiesLeaveNothingBehind(t *testing.T) {
 		}
 		o.Config = func(keys map[string]any) {
 			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "10ms"}
-			keys["probe"] = false
+			keys["fixed"] = unprobed()
 		}
 	})
 	const clients, each = 6, 12

@@ -22,7 +22,7 @@ func TestPolicies(t *testing.T) {
 		o.Sim = func(_ int, c *sim.Config) { c.MaxSeqs = 64 }
 		o.Speed = 1
 		o.Config = func(keys map[string]any) {
-			keys["max_in_flight"], keys["probe"], keys["load_every"] = each, false, "0s"
+			keys["max_in_flight"], keys["fixed"] = each, unprobed("load_every", "0s")
 			keys["fair_share"] = map[string]any{"header": "X-Tenant", "priority": "x-priority"}
 			keys["zones"] = map[string]any{"own": "a", "distance": "200ms"}
 			workers := keys["workers"].([]any)

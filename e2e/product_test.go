@@ -58,10 +58,11 @@ var laboratory = sync.OnceValues(func() (string, error) {
 
 func build(dir, name string) (string, error) {
 	bin := filepath.Join(dir, name)
-	args := []string{"build", "-o", bin}
-	if os.Getenv("SIGHTLINE_YARDSTICK") == "" { // what is measured is what users run
-		args = append(args, "-tags", "poison")
+	tags := "fixed,poison"                      // of package config and package poison
+	if os.Getenv("SIGHTLINE_YARDSTICK") != "" { // what is measured is what users run
+		tags = "fixed"
 	}
+	args := []string{"build", "-o", bin, "-tags", tags}
 	if underRace() {
 		args = append(args, "-race")
 	}

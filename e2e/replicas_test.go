@@ -35,7 +35,7 @@ func TestReplicasAreOne(t *testing.T) {
 	const long = 24
 	for name, envoys := range map[string]int{"one Envoy": 1, "two Envoys": 2} {
 		t.Run(name, func(t *testing.T) {
-			s := startStand(t, 2, 0, 2, 4, map[string]any{"drain": "0s", "probe": false, "replicas": true})
+			s := startStand(t, 2, 0, 2, 4, map[string]any{"drain": "0s", "fixed": unprobed(), "replicas": true})
 			if envoys == 2 {
 				s.beforeTwo()
 			}
@@ -159,7 +159,7 @@ func (s *stand) beforeTwo() {
 func TestReplicasLearnTogether(t *testing.T) {
 	t.Parallel()
 	const talks = 11 // odd, since Envoy asks them in turn
-	s := startStand(t, 2, 0, 2, 0, map[string]any{"drain": "0s", "probe": false, "replicas": true,
+	s := startStand(t, 2, 0, 2, 0, map[string]any{"drain": "0s", "fixed": unprobed(), "replicas": true,
 		"models": []any{map[string]any{"name": lab.ModelName}}})
 	all := make([][]any, talks)
 	first := make([]attempt, talks)
@@ -278,7 +278,7 @@ func TestReplicasLearnTogether(t *testing.T) {
 // offers it, under a name of its own and under a replica's: no stream is heard, and both go on with what they had.
 func TestStrangersAreNoReplicas(t *testing.T) {
 	t.Parallel()
-	s := startStand(t, 1, 0, 2, 0, map[string]any{"drain": "0s", "probe": false, "replicas": true})
+	s := startStand(t, 1, 0, 2, 0, map[string]any{"drain": "0s", "fixed": unprobed(), "replicas": true})
 	one, two := s.replicas[0], s.replicas[1]
 	entries := func(r *standing, what string) float64 {
 		return metricOf(t, r.admin, "sightline_peer_entries_total", `"`+what+`"`)

@@ -87,8 +87,7 @@ func TestStartBesideAFullWorker(t *testing.T) {
 				o.Workers, o.Blocks = 1, 1<<17
 				o.Sim = func(_ int, c *sim.Config) { c.BufferSteps = window }
 				o.Config = func(keys map[string]any) {
-					keys["models"].([]any)[0].(map[string]any)["session_ids"] = named
-					keys["index"] = map[string]any{"predicted_ttl": "100ms"} // what counts is what the index knows
+					keys["fixed"] = map[string]any{"no_sessions": !named, "predicted_ttl": "100ms"} // what counts is what the index knows
 				}
 			})
 			l.KillSightline()

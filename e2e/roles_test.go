@@ -108,7 +108,7 @@ func TestRoles(t *testing.T) {
 				encoders = append(encoders, encoder.Listener.Addr().String())
 				workers = append(workers, map[string]any{"name": fmt.Sprint("encoder-", i), "addr": encoders[i], "role": "encode"})
 			}
-			keys["workers"], keys["probe"], keys["health_every"] = workers, false, "100ms"
+			keys["workers"], keys["fixed"] = workers, unprobed("health_every", "100ms")
 		}
 	})
 	decode := fronts[2]

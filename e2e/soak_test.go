@@ -41,7 +41,7 @@ func TestSoak(t *testing.T) {
 		body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 4, "stream": i%2 == 0, "messages": parts})
 		return string(body), i%2 == 0
 	}
-	c.stand = startStand(t, 3, 1, 1, 4, map[string]any{"drain": "0s", "probe": false, "replicas": true})
+	c.stand = startStand(t, 3, 1, 1, 4, map[string]any{"drain": "0s", "fixed": unprobed(), "replicas": true})
 	lis := listen(t)
 	startWorkerOn(t, lis, lis.Addr().String())
 	quit := make(chan struct{})

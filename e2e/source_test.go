@@ -46,7 +46,7 @@ func TestSourceOfBlocks(t *testing.T) {
 				addrs = append(addrs, worker["addr"].(string))
 			}
 			keys["models"].([]any)[0].(map[string]any)["fetch_kv"] = true
-			keys["probe"] = false
+			keys["fixed"] = unprobed()
 		}
 	})
 	defer close(hold)

@@ -105,7 +105,7 @@ func TestBodyThatNeverComes(t *testing.T) {
 	}} {
 		t.Run(variant, func(t *testing.T) {
 			w := start(t, 1, change)
-			w.runKnown(map[string]any{"body_timeout": "1s"})
+			w.runKnown(map[string]any{"fixed": unprobed("body_timeout", "1s")})
 			conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
 			if err != nil {
 				t.Fatal(err)

@@ -93,7 +93,7 @@ func TestTenantsTeachThemselves(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1
 		o.Config = func(keys map[string]any) {
-			keys["tenants"], keys["probe"] = map[string]any{"header": "X-Tenant"}, false
+			keys["tenants"], keys["fixed"] = map[string]any{"header": "X-Tenant"}, unprobed()
 			keys["models"] = []any{map[string]any{"name": lab.ModelName}}
 		}
 		o.Front = func(o *envoy.Options) { o.TokenUsage = true }

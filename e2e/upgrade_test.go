@@ -21,7 +21,7 @@ func TestUpgrade(t *testing.T) {
 		t.Skip("make upgrade runs it; without the release's own binary: TestPreviousRelease in app/serve and indexer/source/bus")
 	}
 	c := &chaos{rate: 20, request: mixed(lab.ModelName)}
-	c.stand = startStandOf(t, old, 3, 2, 2, 4, map[string]any{"probe": false})
+	c.stand = startStandOf(t, old, 3, 2, 2, 4, map[string]any{})
 	replace := func(what, bin string, first int) { // first: Sightlines that are replaced before the agents
 		c.bin = bin
 		c.begin()

@@ -162,7 +162,7 @@ func TestRealVLLMShortReplay(t *testing.T) {
 		ask(&gateway{t: t, url: "http://" + e.addr}, talks[i])
 	}
 	config := realConfig(model, []*engineProcess{e}, "computed")
-	config["index"] = map[string]any{"predicted_ttl": "100ms"} // what counts is what the index knows
+	config["fixed"] = map[string]any{"predicted_ttl": "100ms"} // what counts is what the index knows
 	g := startGateway(t, config, func(o *envoy.Options) { o.TokenUsage, o.Workers = true, []string{e.addr} })
 	g.ready(1)
 	var held, known int64

@@ -220,7 +220,7 @@ func (h *hybrid) run(t *testing.T, forks *vllmForks, version string) {
 		t.Fatal(err)
 	}
 	up := time.Since(begin)
-	config := map[string]any{"log_level": "warn", "index": map[string]any{"predicted_ttl": "100ms"}, // what counts is what the index knows
+	config := map[string]any{"log_level": "warn", "fixed": map[string]any{"predicted_ttl": "100ms"}, // what counts is what the index knows
 		"workers": []any{map[string]any{"name": "worker-1", "addr": s.addr, "events": map[string]any{"auto": true}}},
 		"models": []any{map[string]any{"name": h.config, "dir": filepath.Join(dir, h.config), "engine_version": version,
 			"block_size": cmp.Or(h.block, hybridBlock), "max_model_len": hybridLength}}}

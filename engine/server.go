@@ -62,9 +62,9 @@ type Server struct {
 	// TrustUUID makes a client's uuid the image's name, as vLLM does. Only code sets it: explain and the simulated workers. A
 	// router leaves it false, and Clean removes every uuid from the body.
 	TrustUUID bool `yaml:"-"`
-	// SessionIDs sends the decision's id to vLLM 0.30 and later as X-Session-ID, unless the request has one, so that KV events name
-	// their request.
-	SessionIDs bool `yaml:"session_ids"`
+
+	// NoSessionIDs leaves out the session ids of vLLM 0.30 and later. Only tests set it.
+	NoSessionIDs bool `yaml:"-"`
 
 	// MediaNames selects the name under which vLLM caches an image. "computed" is the name that the engine derives itself; bodies
 	// stay untouched. "injected" is our content id, put into the request as the part's uuid. It spares the engine its own hash and
@@ -94,7 +94,7 @@ type Server struct {
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
 		TokenizerMode: "auto", DisabledThinkingEffort: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC",
-		SessionIDs: true, MediaNames: "computed", BlockHash: "sightline", AutoToolChoice: true}
+		MediaNames: "computed", BlockHash: "sightline", AutoToolChoice: true}
 }
 
 // DefaultsOf sets the engine's default release and block size where they were not given.

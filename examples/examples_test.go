@@ -30,7 +30,7 @@ func TestMigrating(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := func(name string) bool { // models[].block_size and media.max_bytes end in documented keys
+	known := func(name string) bool { // models[].block_size and media.allow end in documented keys
 		last := name[strings.LastIndexByte(name, '.')+1:]
 		return strings.Contains(string(keys), "`"+last+"`") || strings.Contains(string(keys), "`"+name+"`") ||
 			strings.Contains(string(keys), "`"+name+"` (")

@@ -292,7 +292,7 @@ func shaped(req *body.Request) bool {
 
 // namesSessions reports whether workers of a class name sessions in their events and may be sent ours.
 func namesSessions(s *engine.Server) bool {
-	return s.SessionIDs && s.Rules().TakesSessionID
+	return !s.NoSessionIDs && s.Rules().TakesSessionID
 }
 
 // sessionOf returns the session id of a request as vLLM finds it: in the body, else in the header, else among the extra

@@ -42,11 +42,9 @@ func TestSessionIsGiven(t *testing.T) {
 func TestNamesSessions(t *testing.T) {
 	for version, want := range map[string]bool{"0.29.2": false, "0.30.0": true, "0.32.0+cpu": true} {
 		for _, engine_ := range []string{"vllm", "sglang"} {
-			for _, allowed := range []bool{true, false} {
-				s := engine.Server{Engine: engine_, EngineVersion: version, SessionIDs: allowed}
-				if got := namesSessions(&s); got != (want && engine_ == "vllm" && allowed) {
-					t.Errorf("%s %s, session_ids %v: %v", engine_, version, allowed, got)
-				}
+			s := engine.Server{Engine: engine_, EngineVersion: version}
+			if got := namesSessions(&s); got != (want && engine_ == "vllm") {
+				t.Errorf("%s %s: got %v, want %v", engine_, version, got, want && engine_ == "vllm")
 			}
 		}
 	}

@@ -1,9 +1,8 @@
 // Package bundle collects what a bug report needs in one tar.gz: the effective configuration, the version, the pages of a running
 // Sightline and an Envoy, and doctor's checks. None of these pages contains prompts, images or keys.
 //
-// Secrets are removed in three ways: clients' text from Sightline's JSON (clientText), keys that may hold a secret from Envoy's
-// (redact), and from every text the tokens, the values of the configuration's ${…} references, and the userinfo and query of URLs
-// (scrub).
+// Secrets are removed in two ways: keys that may hold a secret from Envoy's pages (redact), and from every text the
+// tokens, the values of the configuration's ${…} references, and the userinfo and query of URLs (scrub).
 package bundle
 
 import (
@@ -76,8 +75,7 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 	for _, page := range []string{"workers", "problems", "probes", "audit", "decisions?n=200", "unserved", "hosts", "metrics"} {
 		path, _, _ := strings.Cut(page, "?")
 		take("sightline/"+path, func() ([]byte, error) {
-			text, err := get(ctx, admin, page, b.token)
-			return clientText.ReplaceAll(text, []byte("${1}"+hidden+`"`)), err
+			return get(ctx, admin, page, b.token)
 		})
 	}
 	for _, page := range []string{"stats?format=json", "server_info", "config_dump"} {
@@ -157,8 +155,6 @@ const hidden = "hidden"
 var (
 	userinfo = regexp.MustCompile(`://[^/\s"'@?#]+@`)
 	query    = regexp.MustCompile(`(://[^\s"'?]*\?)[^\s"']+`)
-	// With audit_text Sightline's pages contain client text, that of two tokens. Names of requested models are kept.
-	clientText = regexp.MustCompile(`("(?:our_text|their_text)": *")(?:[^"\\]|\\.)*"`)
 	// Envoy's keys whose values may be or contain secrets: data sources, keys, and a whole configuration as a flag.
 	secretKey = regexp.MustCompile(`(?i)^(inline_(string|bytes)|config_yaml|.*(password|private_key|secret|token)|authorization|cookie)$`)
 	// Headers in Envoy's lists of headers to add and to match.

@@ -61,9 +61,6 @@ func (c *Config) check() error {
 		bad("mode",
 			"with dynamo every request must be steered: its front ends in direct mode answer 400 where no worker is named (want enforce, at 100%%)")
 	}
-	if c.AuditText && !c.Audit {
-		bad("audit_text", "true, but audit is false: there is nothing to show (want audit: true, or leave it out)")
-	}
 	c.checkNATS(bad)
 	c.checkMedia(bad)
 	c.checkRelay(bad)
@@ -160,10 +157,6 @@ func (c *Config) checkRanges(bad report) {
 	}
 	inRange(bad, "body_limit", c.BodyLimit, 1<<20, 2047<<20)          // Envoy's minimum; gRPC's maximum
 	inRange(bad, "index.max_bytes", c.Index.MaxBytes, 16<<20, 32<<30) // the range of the index's page numbers
-	inRange(bad, "media.max_bytes", c.Media.MaxBytes, 1<<10, 512<<20) // package fetch bounds unfinished bytes to this
-	inRange(bad, "media.relay.max_bytes", c.Media.Relay.MaxBytes, 1<<20, 1<<40)
-	inRange(bad, "decision_log.max_bytes", c.DecisionLog.MaxBytes, 1<<20, 1<<40)
-	inRange(bad, "decision_log.keep", c.DecisionLog.Keep, 1, 1000)
 	inRange(bad, "tracing.sample", c.Tracing.Sample, 0, 1)
 	if at := c.Tracing.Endpoint; at != "" && !isListener(at) {
 		bad("tracing.endpoint", "%q is not an OTLP/gRPC receiver (want host:port, such as 127.0.0.1:4317)", at)
@@ -171,12 +164,10 @@ func (c *Config) checkRanges(bad report) {
 	if c.DecisionLog.KeyFile != "" && c.DecisionLog.File == "" {
 		bad("decision_log.key_file", "given without file: nothing is written (want file too)")
 	}
-	inRange(bad, "index.predicted_ttl", c.Index.PredictedTTL, 100*time.Millisecond, time.Hour)
 	if c.ReadyAfter != 0 {
 		inRange(bad, "ready_after", c.ReadyAfter, 100*time.Millisecond, 10*time.Minute)
 	}
 	inRange(bad, "drain", c.Drain, 0, 10*time.Minute)
-	inRange(bad, "body_timeout", c.BodyTimeout, time.Second, time.Hour)
 	inRange(bad, "envoy.message_timeout", c.Envoy.MessageTimeout, 200*time.Millisecond, time.Minute)
 	inRange(bad, "media.budget", c.Media.Budget, time.Millisecond, time.Minute)
 	for zone, far := range c.Zones.all() {
@@ -197,13 +188,6 @@ func (c *Config) checkRanges(bad report) {
 			bad(key, "%q needs a limit of requests in flight (set max_in_flight, or leave fair_share out)", *header)
 		}
 	}
-	if c.HealthEvery != 0 {
-		inRange(bad, "health_every", c.HealthEvery, 100*time.Millisecond, time.Minute)
-	}
-	if c.LoadEvery != 0 {
-		inRange(bad, "load_every", c.LoadEvery, 100*time.Millisecond, time.Minute)
-	}
-	inRange(bad, "media.relay.ttl", c.Media.Relay.TTL, time.Second, 24*time.Hour)
 	if c.Hold < 0 || c.Hold > c.Envoy.MessageTimeout/2 {
 		bad("hold", "%s is more than Envoy waits for (want at most half of envoy.message_timeout, %s, or 0s for not at all)",
 			c.Hold, c.Envoy.MessageTimeout/2)
@@ -391,6 +375,7 @@ func (c *Config) checkModels(bad report) {
 			}
 			names[n] = path
 		}
+		m.NoSessionIDs = c.Fixed.NoSessions
 		checkServer(&m.Server, nil, path, bad)
 		m.checkClasses(path, bad)
 	}

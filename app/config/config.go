@@ -30,8 +30,6 @@ type Config struct {
 	GRPCHealth string `yaml:"grpc_health"`
 	LogLevel   string `yaml:"log_level" reload:"live"` // debug, info, warn or error
 	BodyLimit  Size   `yaml:"body_limit"`              // the largest request body, such as 64MiB
-	// BodyTimeout is how long a request body may take to arrive; then the client gets 408.
-	BodyTimeout time.Duration `yaml:"body_timeout"`
 	// OnUnread is route or refuse. With refuse, no body reaches a worker unread, not even while Sightline is away; POSTs to the
 	// paths in PassUnread are exempt.
 	OnUnread   string   `yaml:"on_unread"`
@@ -53,12 +51,6 @@ type Config struct {
 	WorkerAccess secure.Peer `yaml:"worker_access"`
 	Replicas     Replicas    `yaml:"replicas"`
 	NATS         NATS        `yaml:"nats"`
-	Probe        bool        `yaml:"probe"` // at start, ask workers how they tokenize a few conversations, and compare
-	// HealthEvery and LoadEvery are the intervals at which each worker is asked for its health and its load; 0: never.
-	HealthEvery time.Duration `yaml:"health_every"`
-	LoadEvery   time.Duration `yaml:"load_every"`
-	Audit       bool          `yaml:"audit"`      // compare the blocks that workers store with the predicted ones
-	AuditText   bool          `yaml:"audit_text"` // show the text of a token that differs, which is client data
 	// ReadyAfter is how long readiness may be delayed at start until the workers' event streams have caught up.
 	ReadyAfter time.Duration `yaml:"ready_after"`
 	// Drain is how long a stopping process continues to decide after it has reported that it is no longer ready.
@@ -82,6 +74,7 @@ type Config struct {
 	Standalone Standalone `yaml:"standalone" reload:"live"`
 	Envoy      Envoy      `yaml:"envoy" reload:"live"`
 
+	Fixed Fixed      `yaml:"-"`
 	File  string     `yaml:"-"` // path of the file; "": none
 	Asked bool       `yaml:"-"` // workers given by address are asked for what they serve, besides those that are configured
 	refs  references // the references in values
@@ -172,16 +165,13 @@ func (n *NATS) Link() bus.LinkOptions {
 
 // Index bounds what is stored of the workers' blocks.
 type Index struct {
-	MaxBytes     Size          `yaml:"max_bytes"`
-	KeyFile      string        `yaml:"key_file"`                    // a secret of block hashes, 32 bytes or more, the same everywhere
-	PredictedTTL time.Duration `yaml:"predicted_ttl" reload:"live"` // how long a routed prompt counts as held without confirmation by events
+	MaxBytes Size   `yaml:"max_bytes"`
+	KeyFile  string `yaml:"key_file"` // a secret of block hashes, 32 bytes or more, the same everywhere
 }
 
 // DecisionLog says where each decision is written, with its outcome. Off without File.
 type DecisionLog struct {
-	File     string `yaml:"file"`
-	MaxBytes Size   `yaml:"max_bytes"` // size at which the file is rotated
-	Keep     int    `yaml:"keep"`      // rotated files that are kept
+	File string `yaml:"file"`
 	// a secret of 32 bytes or more, for pseudonyms that are the same on all replicas; without it, a random one is used
 	KeyFile string `yaml:"key_file"`
 }
@@ -195,10 +185,9 @@ type Tracing struct {
 
 // Media says which images may be fetched and how long a request waits for them.
 type Media struct {
-	Budget   time.Duration `yaml:"budget" reload:"live"`  // total time that a request waits for image headers and identities
-	Allow    []string      `yaml:"allow" reload:"live"`   // private networks that image URLs may point to, as CIDR; all others are refused
-	Domains  []string      `yaml:"domains" reload:"live"` // if set, the only hosts that images are fetched from
-	MaxBytes Size          `yaml:"max_bytes"`             // of one image
+	Budget  time.Duration `yaml:"budget" reload:"live"`  // total time that a request waits for image headers and identities
+	Allow   []string      `yaml:"allow" reload:"live"`   // private networks that image URLs may point to, as CIDR; all others are refused
+	Domains []string      `yaml:"domains" reload:"live"` // if set, the only hosts that images are fetched from
 	// Signing lists, per host, query parameters that sign a URL without changing what it refers to, in addition to those of the
 	// large object stores.
 	Signing map[string][]string `yaml:"signing" reload:"live"`
@@ -210,11 +199,9 @@ type Media struct {
 type Relay struct {
 	Listen string `yaml:"listen"` // plain HTTP for workers unless TLS is set: host:port; "": no relay
 	// where workers reach it, such as http://10.0.0.2:9904: this very process, unless KeyFile is given
-	URL      string        `yaml:"url"`
-	KeyFile  string        `yaml:"key_file"`  // a secret of 32 bytes or more that all replicas share; URL may then lead to any of them
-	TTL      time.Duration `yaml:"ttl"`       // how long a rewritten URL is valid
-	MaxBytes Size          `yaml:"max_bytes"` // of the images held for workers
-	DataURLs bool          `yaml:"data_urls"` // also serve images that came as data URLs
+	URL      string `yaml:"url"`
+	KeyFile  string `yaml:"key_file"`  // a secret of 32 bytes or more that all replicas share; URL may then lead to any of them
+	DataURLs bool   `yaml:"data_urls"` // also serve images that came as data URLs
 	// TLS is for Listen. CA, used with TLS and KeyFile, is the authority of the replicas' certificates, which are valid for the
 	// host of URL.
 	TLS secure.Listener `yaml:"tls"`
@@ -380,14 +367,12 @@ func (s Size) MarshalYAML() ([]byte, error) { return []byte(s.String()), nil }
 func Default() Config {
 	return Config{
 		Mode: enforce, Enforce: 100, Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20,
-		BodyTimeout: 5 * time.Minute, OnUnread: route,
-		NATS:  NATS{Prefix: bus.DefaultPrefix, Stream: Stream{Replicas: 1, Storage: "file", MaxBytes: 256 << 20, Compression: "none"}},
-		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, ReadyAfter: 30 * time.Second, Drain: 10 * time.Second, Audit: true,
-		DecisionLog: DecisionLog{MaxBytes: 64 << 20, Keep: 5},
-		Tracing:     Tracing{Sample: 0.01},
-		Index:       Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
-		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20,
-			Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
+		OnUnread: route, Fixed: defaultFixed(),
+		NATS:       NATS{Prefix: bus.DefaultPrefix, Stream: Stream{Replicas: 1, Storage: "file", MaxBytes: 256 << 20, Compression: "none"}},
+		ReadyAfter: 30 * time.Second, Drain: 10 * time.Second,
+		Tracing:    Tracing{Sample: 0.01},
+		Index:      Index{MaxBytes: 2 << 30},
+		Media:      Media{Budget: 150 * time.Millisecond},
 		Dynamo:     Dynamo{Namespace: "dynamo", Component: "backend", PrefillComponent: "prefill", Endpoint: "generate"},
 		Standalone: Standalone{HTTP: 8001, Events: 5557, Metrics: 5657},
 		Envoy:      Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901", MessageTimeout: 2 * time.Second},

@@ -71,13 +71,11 @@ func TestDefaultsAndFile(t *testing.T) {
 
 // TestPlainZero: a plain 0 is 0s if a key accepts that; another number without a unit is not a time.
 func TestPlainZero(t *testing.T) {
-	c, err := Parse([]byte("ready_after: 0\nhealth_every: 0\nload_every: \"0\"\nnats: {stream: {max_age: " +
-		"0}}\nbody_timeout: ~\nenvoy: {message_timeout: \"1s\"}\n"))
-	if err != nil || c.ReadyAfter+c.HealthEvery+c.LoadEvery+c.NATS.Stream.MaxAge != 0 || c.BodyTimeout != 5*time.Minute ||
-		c.Envoy.MessageTimeout != time.Second {
+	c, err := Parse([]byte("ready_after: 0\ndrain: \"0\"\nmedia: {budget: ~}\nenvoy: {message_timeout: \"1s\"}\n"))
+	if err != nil || c.ReadyAfter+c.Drain != 0 || c.Media.Budget != 150*time.Millisecond || c.Envoy.MessageTimeout != time.Second {
 		t.Errorf("%v %+v", err, c)
 	}
-	mistake(t, "body_timeout: 0", "body_timeout: 0s is out of range (want 1s to 1h0m0s)")
+	mistake(t, "media: {budget: 0}", "media.budget: 0s is out of range (want 1ms to 1m0s)")
 	for _, wrong := range []string{"5", "0.5", "-3", "true", "[0s]"} {
 		mistake(t, "ready_after: "+wrong, "(want a time such as 20s)")
 	}
@@ -159,7 +157,7 @@ func TestMistakes(t *testing.T) {
 		{"tls: {cert: c.pem}", "tls: cert and key must both be given"},
 		{"tls: {client_ca: c.pem}", "tls: cert and key must both be given"},
 		{"a: [", ""},
-		{"index: {predicted_ttl: soon}", "index.predicted_ttl: soon is not a valid value (want a time such as 20s)"},
+		{"media: {budget: soon}", "media.budget: soon is not a valid value (want a time such as 20s)"},
 		{"listen: 127.0.0.1:1\n---\nbody_limit: 1MiB", "[3:1] a second YAML document"},
 		{"%YAML 1.2\n---\nlisen: x", "lisen: unknown key (did you mean listen?)"},
 		{"\ufefflisen: x", "lisen: unknown key (did you mean listen?)"},
@@ -167,7 +165,7 @@ func TestMistakes(t *testing.T) {
 		{"listen: \xff", "the file: not text in UTF-8"},
 		{strings.Repeat("secret ", 20), "the file: secret secret secret secret secret secre is not a valid value"},
 		{"3", "the file: 3 is not a valid value (want keys and values)"},
-		{"probe: 3", "probe: 3 is not a valid value (want true or false)"},
+		{"pass_cache_hints: 3", "pass_cache_hints: 3 is not a valid value (want true or false)"},
 		{"models: 3", "models: 3 is not a valid value (want a list)"},
 		{small + "- 10.0.0.6:8000", "workers[1]: 10.0.0.6:8000 is not a valid value (want keys and values)"},
 	} {

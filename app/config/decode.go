@@ -149,6 +149,9 @@ func decode(data []byte, v any, refs *references) error {
 			return err
 		}
 	}
+	if err := takeFixed(root, v); err != nil {
+		return err
+	}
 	var tree any
 	if err := yaml.NodeToValue(root, &tree); err != nil {
 		return firstLine(err)
@@ -193,7 +196,7 @@ func checkKeys(tree any, t reflect.Type, path string) error {
 			at := strings.TrimPrefix(path+"."+key, ".")
 			ft, ok := fields[key]
 			if !ok {
-				all = append(all, fmt.Errorf("%s: %s", at, unknown(key, fields)))
+				all = append(all, fmt.Errorf("%s: %s", at, unknown(at, fields)))
 				continue
 			}
 			all = append(all, checkKeys(node[key], ft, at))
@@ -248,21 +251,12 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	return out
 }
 
-// removed maps former keys to the reason of their removal.
-var removed = map[string]string{
-	"client_uuid": "vLLM serves the features of the first image seen under a uuid, so a client's never reaches a worker " +
-		"(leave the key out)",
-	"partition":        "each Sightline holds the whole index: 1.2 GiB of index.max_bytes hold 50 million blocks (leave the key out)",
-	"enable_mm_embeds": "requests with embeddings go to a worker whatever its flag, which refuses them itself (leave the key out)",
-	"prefill_rate":     "the rate is learned from a worker's events within seconds (leave the key out)",
-	"metrics":          "other routers' names of metrics are recording rules, examples/prometheus/names.yml (leave the key out)",
-}
-
-// unknown describes an unknown key and suggests the nearest one.
-func unknown(key string, fields map[string]reflect.Type) string {
-	if why := removed[key]; why != "" {
-		return "no longer a key: " + why
+// unknown describes an unknown key, by its path, and suggests the nearest one.
+func unknown(path string, fields map[string]reflect.Type) string {
+	if what := noLonger(path); what != "" {
+		return "no longer a key: " + what
 	}
+	key := path[strings.LastIndexByte(path, '.')+1:]
 	best, dist := "", 3
 	if len(key) > 8 {
 		dist = 4

@@ -23,8 +23,8 @@ func TestReferences(t *testing.T) {
 	put("sightline.yaml", `
 log_level: ${env:CONF_LEVEL}
 max_in_flight: ${file:most}
-probe: ${env:CONF_PROBE}
-body_timeout: ${env:CONF_TIME}
+pass_cache_hints: ${env:CONF_HINTS}
+ready_after: ${env:CONF_TIME}
 body_limit: "${env:CONF_SIZE}MiB"
 nats: {url: "nats://${env:CONF_HOST}:4222", user: "${file:user}", password_file: /p}
 media: {domains: [&d "${env:CONF_HOST}.example", *d]}
@@ -39,7 +39,7 @@ workers:
 - {addr: "10.0.0.5:8000", model: *name}
 standalone: {host: "${env:CONF_IP}", workers: 1, model: *name}
 `)
-	for name, value := range map[string]string{"LEVEL": "warn", "PROBE": "false", "TIME": "90s", "SIZE": "2", "HOST": "h",
+	for name, value := range map[string]string{"LEVEL": "warn", "HINTS": "true", "TIME": "90s", "SIZE": "2", "HOST": "h",
 		"DIGITS": "0123", "IP": "10.9.8.7"} {
 		t.Setenv("CONF_"+name, value)
 	}
@@ -48,7 +48,7 @@ standalone: {host: "${env:CONF_IP}", workers: 1, model: *name}
 		t.Fatal(err)
 	}
 	m := &c.Models[0]
-	if c.LogLevel != "warn" || c.MaxInFlight != 7 || c.Probe || c.BodyTimeout != 90*time.Second || c.BodyLimit != 2<<20 ||
+	if c.LogLevel != "warn" || c.MaxInFlight != 7 || !c.PassCacheHints || c.ReadyAfter != 90*time.Second || c.BodyLimit != 2<<20 ||
 		c.NATS.URL != "nats://h:4222" ||
 		c.NATS.User != "sekret user: {x} # \"\n" || c.Media.Domains[1] != "h.example" || m.Name != "0123" || m.Dir != filepath.Join(dir, "h/m") ||
 		m.ChatTemplate != "${x}{{ a }}" || m.ProcessorKwargs != `{"max_pixels": 7}` || c.Workers[1].Addr != "10.9.8.7:8001" {
@@ -68,7 +68,7 @@ standalone: {host: "${env:CONF_IP}", workers: 1, model: *name}
 		t.Fatalf("%v\n%s", err, text)
 	}
 	if second, _ := again.YAML(); string(second) != string(text) || again.Models[0].ProcessorKwargs != m.ProcessorKwargs ||
-		again.MaxInFlight != 7 || again.Probe {
+		again.MaxInFlight != 7 || !again.PassCacheHints {
 		t.Errorf("what is printed reads as something else:\n%s\n%s", text, second)
 	}
 	if files := c.Files(); len(files) != 4 || !slices.Contains(files, filepath.Join(dir, "sightline.yaml")) ||
@@ -101,7 +101,7 @@ func TestReferenceMistakes(t *testing.T) {
 		"body_limit: ${env:CONF_SECRET}":                         `body_limit: "${env:CONF_SECRET}" is not a size`,
 		"nats: {url: \"nats://u:${env:CONF_SECRET}@h\"}":         "nats.url: it holds a user or a secret",
 		"envoy: {worker_networks: [\"${env:CONF_ONE}\"]}":        `envoy.worker_networks[0]: `,
-		"audit_text: true\naudit: ${env:CONF_ONE}":               "audit: ${env:CONF_ONE} is not a valid value",
+		"pass_cache_hints: ${env:CONF_ONE}":                      "pass_cache_hints: ${env:CONF_ONE} is not a valid value",
 		"standalone: {workers: 1, host: \"${env:CONF_SECRET}\"}": `standalone.host: "${env:CONF_SECRET}" is not what Envoy can dial`,
 	} {
 		_, err := parse([]byte(text), dir)

@@ -15,21 +15,20 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	next, err := Parse([]byte(small +
-		"- {addr: 10.0.0.6:8000}\nlisten: 127.0.0.1:2\nmax_in_flight: 3\nmedia: {domains: [d], max_bytes: 1MiB}\nindex: " +
-		"{max_bytes: 1GiB, predicted_ttl: 1s}\n" +
+		"- {addr: 10.0.0.6:8000}\nlisten: 127.0.0.1:2\nmax_in_flight: 3\nmedia: {domains: [d], budget: 1s}\nindex: {max_bytes: 1GiB}\n" +
 		"nats: {url: \"nats://b\", stream: {replicas: 3}}\nenvoy: {listen: \"127.0.0.1:3\", message_timeout: 1s}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	live, restart, err := was.Follow(next)
-	if want := []string{"listen", "nats.url", "nats.stream.replicas", "index.max_bytes", "media.max_bytes",
+	if want := []string{"listen", "nats.url", "nats.stream.replicas", "index.max_bytes",
 		"envoy.message_timeout"}; err != nil || !slices.Equal(restart, want) {
 		t.Errorf("%v, %q want a restart", err, restart)
 	}
 	if live.Listen != was.Listen || live.NATS.URL != "nats://a" || live.Index.MaxBytes != was.Index.MaxBytes ||
 		live.Envoy.MessageTimeout != was.Envoy.MessageTimeout ||
 		len(live.Workers) != 2 || live.MaxInFlight != 3 || live.Media.Domains[0] != "d" ||
-		live.Index.PredictedTTL != next.Index.PredictedTTL || live.Envoy.Listen != "127.0.0.1:3" {
+		live.Media.Budget != next.Media.Budget || live.Envoy.Listen != "127.0.0.1:3" {
 		t.Errorf("%+v", live)
 	}
 	if _, restart, err := live.Follow(live); err != nil || len(restart) > 0 {

@@ -259,7 +259,7 @@ func TestSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, good := range []string{string(all), "health_every: 0", "body_limit: 1048576", "max_in_flight: ${env:MOST}",
+	for _, good := range []string{string(all), "drain: 0", "body_limit: 1048576", "max_in_flight: ${env:MOST}",
 		"admin_token: ${file:/t}",
 		"models: [{name: m, dir: d, mm_processor_kwargs: {a: 1}, classes: [{name: c, block_size: 32}]}]", "log_level: ${env:LEVEL}"} {
 		if err := check(good); err != nil {
@@ -268,7 +268,7 @@ func TestSchema(t *testing.T) {
 	}
 	for _, bad := range []string{"listn: a", "workers: {}", "workers: [{adr: a}]", "log_level: loud", "max_in_flight: many",
 		"models: [{name: m, engine: gpt}]",
-		"models: [{name: m, classes: [{nme: c}]}]", "nats: {stream: {storage: tape}}", "probe: 3", "envoy: {pools: [{modell: m}]}"} {
+		"models: [{name: m, classes: [{nme: c}]}]", "nats: {stream: {storage: tape}}", "pass_cache_hints: 3", "envoy: {pools: [{modell: m}]}"} {
 		if check(bad) == nil {
 			t.Errorf("%s is taken", bad)
 		}

@@ -136,7 +136,6 @@ const yamlText = `
 admin: ""
 listen: "127.0.0.1:11" # not the defaults: they may run on this machine
 envoy: {listen: "FRONT", admin: "127.0.0.1:13"}
-load_every: 1s
 models: [{name: sim-vl, dir: DIR, engine_version: 0.32.0, engine_model: sim-vl, block_size: 16}]
 workers:
 - {name: a, addr: "A:", events: {zmq: "A-EVENTS", replay: "A-REPLAY"}}
@@ -275,7 +274,7 @@ func TestWell(t *testing.T) {
 // Requests left to Envoy's own balancing go to other workers than the chosen ones and hit what those hold, as mode observe intends.
 func TestWellWhileObserving(t *testing.T) {
 	f := well()
-	f.config = pairs("load_every", "mode: observe\nload_every")
+	f.config = pairs("models:", "mode: observe\nmodels:")
 	f.decide(func(d *router.Recent) { d.Arm, d.Used, d.Reported = arms.Unsteered, "10.0.0.9:8000", 0 })
 	for _, r := range f.examine(t, nil) {
 		if r.Verdict == Warning || r.Verdict == Error {
@@ -699,10 +698,10 @@ var mistakes = []mistake{
 		f.page.hosts = []fetch.HostState{{Host: "images.example", InARow: 5, Last: "no connection", At: time.Now()}}
 	}},
 	{"41 a certificate has expired", "SL0501", Error, "tls.cert: the certificate ", "renew the file", func(f *fleet) {
-		f.config = pairs("load_every", fmt.Sprintf("tls: %s\nload_every", certificate(-time.Hour)))
+		f.config = pairs("models:", fmt.Sprintf("tls: %s\nmodels:", certificate(-time.Hour)))
 	}},
 	{"41 a certificate expires soon", "SL0501", Warning, " ends at ", "renew the file", func(f *fleet) {
-		f.config = pairs("load_every", fmt.Sprintf("tls: %s\nload_every", certificate(24*time.Hour)))
+		f.config = pairs("models:", fmt.Sprintf("tls: %s\nmodels:", certificate(24*time.Hour)))
 	}},
 	{"37 no room", "SL0110", Warning, "1 of the last requests got 429", "max_in_flight", func(f *fleet) {
 		f.page.decisions = append(f.page.decisions, router.Recent{At: time.Now(), Code: http.StatusTooManyRequests})
@@ -746,7 +745,7 @@ var mistakes = []mistake{
 	{"a model's files", "SL0501", Error, "models[0].dir: ", "copy those files again", func(f *fleet) {
 		f.config = pairs("dir: DIR", "dir: BROKEN")
 	}},
-	{"configuration", "SL0501", Error, "unknown", "correct the keys", func(f *fleet) { f.config = pairs("load_every", "load_evry") }},
+	{"configuration", "SL0501", Error, "unknown", "correct the keys", func(f *fleet) { f.config = pairs("listen:", "listn:") }},
 
 	{"0 hits: events lost", "SL0205", Error, "engines found more than was predicted in 8 of 8", "SL0304",
 		noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 144 }) })},

@@ -46,7 +46,7 @@ func (f *Facts) ofStreams(l *list) {
 		late := &f.Late[i]
 		l.add(Finding{Code: "SL0303", Severity: "warning", kind: "behind", From: "audit", Since: late.Since,
 			What: "KV events come late, so what its cache holds is known late", Fix: "see the network to its event socket, how busy its " +
-				"publisher and agent are; until then index.predicted_ttl: longer than that"}, late.Worker,
+				"publisher and agent are"}, late.Worker,
 			fmt.Sprintf("%v after the requests' ends", late.By))
 	}
 	for i := range f.Misplaced {

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/lab/certs"
 )
 
@@ -86,8 +87,6 @@ tls: {%s, client_ca: %s}
 listen_token_file: %s
 admin_tls: {%s}
 worker_access: {ca: %s, %s, api_key_file: %s}
-health_every: 100ms
-load_every: 100ms
 media: {relay: {listen: %s, url: "https://%s", tls: {%s, client_ca: %s}}}
 envoy:
   sightline_tls: {ca: %s, cert: %s, key: %s}
@@ -97,7 +96,8 @@ models:
 workers:
 - {name: a, addr: "%s"}
 `, g.listen, pair, g.authority, g.tokens, pair, g.good.File, pair, filepath.Join(dir, "api-key"), g.relay, g.relay, pair, g.authority,
-		g.good.File, g.envoy.Cert, g.envoy.Key, g.tokens, worker.Listener.Addr()))
+		g.good.File, g.envoy.Cert, g.envoy.Key, g.tokens, worker.Listener.Addr()),
+		func(f *config.Fixed) { f.HealthEvery, f.LoadEvery = 100*time.Millisecond, 100*time.Millisecond })
 	return g
 }
 

@@ -30,7 +30,7 @@ func startRelay(c config.Relay, media *engine.Media, noRoom func(what string), l
 	if err != nil {
 		return nil, fmt.Errorf("media.relay.tls: %w", err)
 	}
-	rc := relay.Config{URL: c.URL, TTL: c.TTL, MaxBytes: int64(c.MaxBytes)}
+	rc := relay.Config{URL: c.URL}
 	if c.KeyFile != "" {
 		rc.Key, err = c.Key()
 		if err != nil {

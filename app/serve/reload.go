@@ -246,7 +246,7 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	x.level.SetLevel(level)
 	before := x.now.Load().models
 	x.now.Store(&state{live, models})
-	x.router.Serve(models, live.MaxInFlight, live.Index.PredictedTTL) // before there are workers of new models
+	x.router.Serve(models, live.MaxInFlight, live.Fixed.PredictedTTL) // before there are workers of new models
 	unsteered, mode := live.Unsteered()
 	x.router.SetUnsteered(unsteered)
 	x.report.SetMode(mode)

@@ -32,7 +32,7 @@ type reloading struct {
 
 const adminToken = "0123456789abcdef-admin"
 
-func startReloading(t *testing.T, text string) *reloading {
+func startReloading(t *testing.T, text string, fixed ...func(*config.Fixed)) *reloading {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -45,6 +45,9 @@ func startReloading(t *testing.T, text string) *reloading {
 	cfg, err := config.Load(r.file)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, change := range fixed {
+		change(&cfg.Fixed)
 	}
 	r.Server, err = Load(cfg)
 	if err != nil {
@@ -69,6 +72,9 @@ func startReloading(t *testing.T, text string) *reloading {
 	})
 	return r
 }
+
+// quiet has nobody ask the workers.
+func quiet(f *config.Fixed) { f.Probe, f.HealthEvery, f.LoadEvery = false, 0, 0 }
 
 // write replaces a configuration atomically, as a ConfigMap does.
 func (r *reloading) write(text string) {
@@ -147,12 +153,12 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := func(more, model, workers string) string {
-		return fmt.Sprintf("listen: 127.0.0.1:0\nadmin: ADMIN\nprobe: false\nhealth_every: 0\nload_every: 0\n%s\nmodels:\n- "+
+		return fmt.Sprintf("listen: 127.0.0.1:0\nadmin: ADMIN\n%s\nmodels:\n- "+
 			"{name: m, dir: DIR/model, engine_version: 0.32.0, block_size: 4%s}\n"+
 			"workers:\n- {name: a, addr: \"127.0.0.1:1\", events: {zmq: \"tcp://%s\"}}\n%s", more, model, pub.Addr(), workers)
 	}
 	one := "- {name: b, addr: \"127.0.0.1:2\"}\n"
-	r := startReloading(t, text("", "", one))
+	r := startReloading(t, text("", "", one), quiet)
 	payload, err := msgp.AppendIntf(nil, []any{1.5, []any{storedEvent("")}, 0})
 	if err != nil {
 		t.Fatal(err)

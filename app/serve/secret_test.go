@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/sim"
 )
@@ -57,11 +58,10 @@ func TestKeyFile(t *testing.T) {
 				text := strings.NewReplacer("EVENTS", w.EventsAddr(), "REPLAY", w.ReplayAddr(), "WORKER", w.Addr()).Replace(fmt.Sprintf(`
 listen: unix:DIR/s
 admin: ADMIN
-probe: false
 index: {key_file: DIR/%s}
 models: [{name: m, dir: DIR/model, block_size: %d, %s}]
 workers: [{name: w, addr: 'WORKER', events: {%s}}]`, keyFile, c.size, c.model, c.events))
-				r := startReloading(t, text)
+				r := startReloading(t, text, func(f *config.Fixed) { f.Probe = false })
 				r.wait("no events", func() bool { return r.workers()["w"].Events == "live" })
 				resp, err := http.Post("http://"+w.Addr()+"/v1/chat/completions", "application/json", strings.NewReader(body))
 				if err != nil {

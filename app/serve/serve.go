@@ -223,22 +223,20 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes)}), fleet: fleet.New(nil)}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	go paceHeap(ctx)
-	if s.cfg.Audit {
-		r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics, Text: s.cfg.AuditText,
-			Verdict:      func(id string, v audit.Verdict) { r.router.Audited(id, v) },
-			Contradicted: func(worker string) { r.probe.Ask(worker) },
-			Why:          func(slot indexer.SlotID) string { return r.sources.whyNothing(slot) },
-			WorkerOf:     func(slot indexer.SlotID) string { return r.sources.workerOf(slot) },
-			Parent: func(slot indexer.SlotID, engineHash uint64, locals []uint64) {
-				r.sources.set.LearnParent(slot, engineHash, locals)
-			}})
-		go r.audit.Run(ctx)
-	}
-	if s.cfg.Probe {
+	r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics,
+		Verdict:      func(id string, v audit.Verdict) { r.router.Audited(id, v) },
+		Contradicted: func(worker string) { r.probe.Ask(worker) },
+		Why:          func(slot indexer.SlotID) string { return r.sources.whyNothing(slot) },
+		WorkerOf:     func(slot indexer.SlotID) string { return r.sources.workerOf(slot) },
+		Parent: func(slot indexer.SlotID, engineHash uint64, locals []uint64) {
+			r.sources.set.LearnParent(slot, engineHash, locals)
+		}})
+	go r.audit.Run(ctx)
+	if s.cfg.Fixed.Probe {
 		r.probe = probe.New(probe.Options{As: s.as, Log: s.log, Metrics: r.metrics, Probed: r.audit.Probed})
 		go r.probe.Run(ctx)
 	}
-	r.poller = health.New(health.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet,
+	r.poller = health.New(health.Options{As: s.as, Health: s.cfg.Fixed.HealthEvery, Load: s.cfg.Fixed.LoadEvery, Fleet: r.fleet,
 		Log: s.log, Metrics: r.metrics,
 		ProcessRestarted: func(w *fleet.Worker, was time.Time) {
 			r.sources.set.ProcessRestarted(w, was)
@@ -252,7 +250,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index,
 		LearnedBytes: 64 << 20, Audit: r.audit,
 		Decisions: decisions, Share: with.share, ShareLearned: with.shareLearned,
-		PredictedTTL: s.cfg.Index.PredictedTTL,
+		PredictedTTL: s.cfg.Fixed.PredictedTTL,
 		MaxInFlight:  s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
 		CacheHints: s.cfg.PassCacheHints, AskUsage: s.cfg.Envoy.AskUsage, Log: s.log, Metrics: r.metrics,
 		Rewrite: func(model string, share func() float64) string {
@@ -275,8 +273,7 @@ func (s *Server) openDecisionLog(metrics prometheus.Registerer) (*decisionlog.Lo
 	if err != nil {
 		return nil, err
 	}
-	l, err := decisionlog.Open(decisionlog.Options{File: c.File, MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Key: key,
-		Log: s.log, Metrics: metrics})
+	l, err := decisionlog.Open(decisionlog.Options{File: c.File, Key: key, Log: s.log, Metrics: metrics})
 	if err != nil {
 		return nil, fmt.Errorf("decision_log.file: %w", err)
 	}
@@ -332,7 +329,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 	}
 	with := r.peers.hooks()
 	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{Traced: traced, Instance: with.instance, Forward: with.forward,
-		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout,
+		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.Fixed.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout,
 		EnvoyMayWait: envoy.LongestWait(r.cfg.Envoy.MessageTimeout, int(r.cfg.BodyLimit)), Starting: true, Drain: r.cfg.Drain,
 		RefuseUnread: r.cfg.RefusesUnread(), Pass: r.cfg.PassUnread,
 		Route: extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header,

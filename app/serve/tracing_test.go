@@ -87,14 +87,11 @@ func TestLabelFlood(t *testing.T) {
 	r := startReloading(t, `
 listen: unix:DIR/s
 admin: ADMIN
-probe: false
-health_every: 0
-load_every: 0
 fair_share: {header: x-tenant}
 max_in_flight: 100000
 models: [{name: m, dir: DIR/model, engine_version: 0.32.0}]
 workers: [{name: a, addr: "127.0.0.1:9"}]
-`)
+`, quiet)
 	at, n := newDoor(t, r), 5000
 	at.leaves = true
 	if testing.Short() {
@@ -147,11 +144,10 @@ func TestTracing(t *testing.T) {
 		r := startReloading(t, `
 listen: unix:DIR/s
 admin: ADMIN
-probe: false
 tracing: {endpoint: "`+lis.Addr().String()+`", insecure: true, sample: 1}
 models: [{name: m, dir: DIR/model, engine_version: 0.32.0}]
 workers: [{name: a, addr: "127.0.0.1:9"}]
-`)
+`, quiet)
 		door := newDoor(t, r)
 		if answers := door.ask(t, `{"model":"m","prompt":"x"}`, ":path", "/v1/completions"); len(answers) != 2 {
 			t.Errorf("%d answers", len(answers))

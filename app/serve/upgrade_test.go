@@ -6,12 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
+
 	"github.com/sightline-router/sightline/app/config"
 )
 
 // TestPreviousRelease checks what the previous release has left on people's machines, made by it and kept in testdata/rc1: a
-// configuration with every key (serve --print-config) loads but for keys that CHANGELOG.md calls removed, and metrics on which
-// dashboards and alerts are built still exist, or CHANGELOG.md names them.
+// configuration with every key (serve --print-config) loads but for keys that are refused with what to do instead and that
+// CHANGELOG.md names, and metrics on which dashboards and alerts are built still exist, or CHANGELOG.md names them.
 func TestPreviousRelease(t *testing.T) {
 	read := func(file string) string {
 		text, err := os.ReadFile(file)
@@ -20,28 +22,58 @@ func TestPreviousRelease(t *testing.T) {
 		}
 		return string(text)
 	}
-	gone := strings.Join(regexp.MustCompile(`(?m)^.*\b(renamed|removed)\b.*$`).FindAllString(read("../../CHANGELOG.md"), -1), "\n")
-	before := read("testdata/rc1/sightline.yaml")
-	for _, key := range regexp.MustCompile("`models\\[\\]\\.([a-z_]+)` was removed").FindAllStringSubmatch(gone, -1) {
-		line := regexp.MustCompile(`(?m)^ +` + key[1] + `:.*\n`)
-		_, err := config.Parse([]byte("models: [{name: m, " + key[1] + ": false}]"))
-		if err == nil || !strings.Contains(err.Error(), "no longer a key") {
-			t.Errorf("%s, which CHANGELOG.md says was removed: %v", key[1], err)
-		}
-		before = line.ReplaceAllString(before, "")
+	changes := read("../../CHANGELOG.md")
+	var before map[string]any
+	if err := yaml.Unmarshal([]byte(read("testdata/rc1/sightline.yaml")), &before); err != nil {
+		t.Fatal(err)
 	}
-	cfg, err := config.Parse([]byte(before))
+	_, err := config.Parse([]byte(read("testdata/rc1/sightline.yaml")))
+	for line := range strings.Lines(err.Error()) {
+		path, why, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if !strings.HasPrefix(why, "no longer a key: ") {
+			t.Errorf("its configuration: got %s, want keys that were removed alone", line)
+		}
+		if key := path[strings.LastIndexByte(path, '.')+1:]; !strings.Contains(changes, "`"+key+"`") && !strings.Contains(changes, "."+key+"`") {
+			t.Errorf("%s is refused, and CHANGELOG.md does not name it", path)
+		}
+		without(before, strings.FieldsFunc(path, func(c rune) bool { return c == '.' || c == '[' || c == ']' }))
+	}
+	text, err := yaml.Marshal(before)
 	if err != nil {
-		t.Errorf("its configuration: %v", err)
+		t.Fatal(err)
+	}
+	cfg, err := config.Parse(text)
+	if err != nil {
+		t.Errorf("its configuration without them: %v", err)
 	}
 	if len(cfg.Workers) != 2 || len(cfg.Envoy.Sightlines) != 2 {
-		t.Errorf("its configuration is read as %d workers, %d Sightlines", len(cfg.Workers), len(cfg.Envoy.Sightlines))
+		t.Errorf("its configuration is read as %d workers, %d Sightlines, want 2 and 2", len(cfg.Workers), len(cfg.Envoy.Sightlines))
 	}
+	gone := strings.Join(regexp.MustCompile(`(?m)^.*\b(renamed|removed)\b.*$`).FindAllString(changes, -1), "\n")
 	now := read("../../docs/signals.md")
 	for name := range strings.FieldsSeq(read("testdata/rc1/metrics.txt")) {
 		is := regexp.MustCompile(`\b` + name + `\b`)
 		if !is.MatchString(now) && !is.MatchString(gone) {
 			t.Errorf("the metric %s is gone, and no line of CHANGELOG.md says that it was renamed or removed", name)
+		}
+	}
+}
+
+// without deletes a key from a tree.
+func without(tree any, path []string) {
+	for i, key := range path {
+		switch node := tree.(type) {
+		case map[string]any:
+			tree = node[key]
+			if i == len(path)-1 {
+				delete(node, key)
+			}
+		case []any:
+			n := 0
+			for _, digit := range key {
+				n = 10*n + int(digit-'0')
+			}
+			tree = node[n]
 		}
 	}
 }

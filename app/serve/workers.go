@@ -136,7 +136,7 @@ func startSources(ctx context.Context, r *running, o registry.Options) (s *sourc
 // continue, and their last findings are reported again.
 func (s *sources) follow(wanted []*runningFinder) {
 	cfg := &s.now.Load().cfg
-	s.longest.Store(max(s.longest.Load(), int64(speculative.Longest(cfg.Index.PredictedTTL))))
+	s.longest.Store(max(s.longest.Load(), int64(speculative.Longest(cfg.Fixed.PredictedTTL))))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var stay, fresh []*runningFinder

@@ -13,7 +13,7 @@ import (
 
 type replayCmd struct {
 	Files       []string `arg:"" type:"existingfile" help:"Decision logs, in the order of time."`
-	Config      string   `short:"c" required:"" type:"existingfile" help:"The other configuration; only its mode, enforce, number of workers, block_size and predicted_ttl are used."`
+	Config      string   `short:"c" required:"" type:"existingfile" help:"The other configuration; only its mode, enforce, number of workers and block_size are used."`
 	CacheTokens int      `default:"400000" help:"Tokens that a worker's KV cache holds, as its log says at startup (vLLM: GPU KV cache size)."`
 }
 

@@ -109,7 +109,7 @@ func (o Replay) model(w io.Writer, m *config.Model, requests []*Request) {
 		}
 	}
 	workers = cmp.Or(workers, len(servers))
-	setup := Setup{Workers: len(servers), Engine: defaultEngine(), Delays: defaultDelays(), Seed: 1, PredictedTTL: o.Config.Index.PredictedTTL}
+	setup := Setup{Workers: len(servers), Engine: defaultEngine(), Delays: defaultDelays(), Seed: 1, PredictedTTL: o.Config.Fixed.PredictedTTL}
 	e := &setup.Engine
 	cache := cmp.Or(o.Cache, e.Blocks*e.BlockSize)
 	rate := 10000.0
@@ -136,10 +136,10 @@ func (o Replay) model(w io.Writer, m *config.Model, requests []*Request) {
 	turns := play(roundRobin)
 
 	fmt.Fprintf(w,
-		"%s: %d requests in %v, of %d workers; %s has %d. mode %s, block_size %d, predicted_ttl %v; %.0f tokens a second, "+
+		"%s: %d requests in %v, of %d workers; %s has %d. mode %s, block_size %d; %.0f tokens a second, "+
 			"caches of %d tokens\n\n", m.Name, len(requests),
 		(requests[len(requests)-1].At - requests[0].At).Round(time.Second), len(servers), o.Name, workers, mode, m.BlockSize,
-		setup.PredictedTTL, rate, cache)
+		rate, cache)
 	fmt.Fprintf(w, "%-22s %18s %18s %18s\n", "", "as logged", o.Name, "round robin")
 	row := func(what string, of func(map[*Request]*Served) string) {
 		fmt.Fprintf(w, "%-22s %18s %18s %18s\n", what, of(was), of(other), of(turns))

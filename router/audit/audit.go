@@ -53,9 +53,6 @@ type Options struct {
 	Log     *zap.Logger           // nil: silent
 	Metrics prometheus.Registerer // nil: none
 	Now     func() time.Time      // nil: time.Now
-	// Text adds the text of a differing token to its finding, for /audit and the page: two tokens of a prompt. It is never
-	// logged.
-	Text bool
 	// Verdict, if set, is called with each verdict. It must not block.
 	Verdict func(id string, v Verdict)
 	// Contradicted, if set, is called when a rule steps aside for a worker: whether it is as configured is to be told to Probed. It must

@@ -30,8 +30,7 @@ func (v Verdict) Differs() bool {
 	return v == Token || v == Span || v == MediaName || v == Keys || v == Block
 }
 
-// Finding is a request that was not stored as predicted. It holds numbers: no image, no image's name, and no text except,
-// with Options.Text, that of two tokens.
+// Finding is a request that was not stored as predicted. It holds numbers: no image, no image's name, and no text.
 type Finding struct {
 	At       time.Time `json:"at"`
 	ID       string    `json:"id"` // of the decision
@@ -43,9 +42,6 @@ type Finding struct {
 	Theirs   int       `json:"theirs"`
 	Says     string    `json:"says"`
 	InMedium bool      `json:"in_medium,omitempty"` // of Block: a medium has a part in it
-	// Text of a token that differs, with Options.Text.
-	OurText   string `json:"our_text,omitempty"`
-	TheirText string `json:"their_text,omitempty"`
 
 	media int // how many media Ours and Theirs count together; 0: one
 }
@@ -71,9 +67,6 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 		if why := a.o.Why(x.Slot); why != "" {
 			f.Says = "the worker has reported no block since the request came: " + why
 		}
-	}
-	if a.o.Text && v == Token {
-		f.OurText, f.TheirText = x.Prompts.Text(uint32(f.Ours)), x.Prompts.Text(uint32(f.Theirs))
 	}
 	a.mu.Lock()
 	if len(a.recent) == maxFindings {

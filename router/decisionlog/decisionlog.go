@@ -128,8 +128,8 @@ const (
 // Options configure a Log.
 type Options struct {
 	File     string
-	MaxBytes int64  // size at which the file is rotated, in whole MiB
-	Keep     int    // rotated files that are kept; 1 at least
+	MaxBytes int64  // size at which the file is rotated, in whole MiB; 0: 64 MiB
+	Keep     int    // rotated files that are kept; 0: 5
 	Key      []byte // key of the pseudonyms; nil: a random one
 	Log      *zap.Logger
 	Metrics  prometheus.Registerer // nil: none
@@ -176,7 +176,8 @@ func newLog(o Options) *Log {
 		key = make([]byte, 32)
 		_, _ = rand.Read(key) // never fails
 	}
-	l := &Log{out: &lumberjack.Logger{Filename: o.File, MaxSize: int(o.MaxBytes >> 20), MaxBackups: max(1, o.Keep)},
+	l := &Log{out: &lumberjack.Logger{Filename: o.File, MaxSize: int(cmp.Or(o.MaxBytes, 64<<20) >> 20),
+		MaxBackups: cmp.Or(o.Keep, 5)},
 		mac: hmac.New(sha256.New, key), log: o.Log,
 		queue: make(chan *Line, queueLines), stop: make(chan struct{}),
 		lines: meter.At(o.Metrics).Counters("decision_log_lines_total", "Lines of the decision log, by outcome.", "what")}

@@ -1,0 +1,45 @@
+package config
+
+import (
+	"regexp"
+	"strings"
+)
+
+// removed maps former keys, without indices, to what to do instead. Below a model a class's key counts as the model's.
+var removed = map[string]string{
+	"models.client_uuid": "vLLM serves the features of the first image seen under a uuid, so a client's never reaches a worker " +
+		"(leave the key out)",
+	"models.enable_mm_embeds": "requests with embeddings go to a worker whatever its flag, which refuses them itself (leave the key out)",
+	"models.prefill_rate":     "the rate is learned from a worker's events within seconds (leave the key out)",
+	"index.partition":         "each Sightline holds the whole index: 1.2 GiB of index.max_bytes hold 50 million blocks (leave the key out)",
+	"metrics":                 "other routers' names of metrics are recording rules, examples/prometheus/names.yml (leave the key out)",
+
+	"audit": "it is always on (leave the key out)",
+	"audit_text": "clients' text is shown nowhere; sightline explain --against shows which tokens differ of a request of yours " +
+		"(leave the key out)",
+	"probe":                  "it is always on (leave the key out)",
+	"health_every":           "health is always asked every 5 s (leave the key out)",
+	"load_every":             "load is always asked every second (leave the key out)",
+	"body_timeout":           "it is always 5 minutes; request_timeout of your Envoy may be shorter (leave the key out)",
+	"index.predicted_ttl":    "it is always 20 s (leave the key out)",
+	"decision_log.max_bytes": "a file is always renamed at 64 MiB, and five are kept (leave the key out)",
+	"decision_log.keep":      "five renamed files are always kept (leave the key out)",
+	"media.max_bytes":        "an image always has 64 MiB at most (leave the key out)",
+	"media.relay.ttl":        "it is always 2 minutes (leave the key out)",
+	"media.relay.max_bytes":  "it is always 256 MiB (leave the key out)",
+	"models.session_ids":     "requests without an X-Session-ID always get one (leave the key out)",
+}
+
+var (
+	indices    = regexp.MustCompile(`\[\d+\]`)
+	sharedKeys = strings.NewReplacer("models.classes.", "models.", "kubernetes.workers.", "workers.", "dynamo.nats.", "nats.")
+)
+
+// noLonger returns what to do instead of a former key; "" if the key never was one. Keys of explain's --set lack their section.
+func noLonger(path string) string {
+	path = sharedKeys.Replace(indices.ReplaceAllString(path, ""))
+	if what := removed[path]; what != "" {
+		return what
+	}
+	return removed["models."+path]
+}
