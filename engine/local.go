@@ -195,12 +195,15 @@ func (m *Model) open(path string) (f *os.File, l localResult) {
 	case err != nil || !info.Mode().IsRegular():
 		f.Close()
 		return nil, localResult{why: inexactNoFile}
-	case info.Size() > int64(m.Server.MaxFileSizeMB)<<20:
+	case info.Size() > maxLocalFile:
 		f.Close()
 		return nil, localResult{why: inexactLargeFile}
 	}
 	return f, localResult{file: fileOf(real, info)}
 }
+
+// maxLocalFile is the size up to which a file that a request names is read.
+const maxLocalFile = 50 << 20
 
 func fileOf(path string, info os.FileInfo) localFile {
 	file := localFile{path: path}

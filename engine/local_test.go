@@ -35,7 +35,10 @@ func TestLocal(t *testing.T) {
 	}
 	put(filepath.Join(root, "a b.png"), "image")
 	put(filepath.Join(other, "secret"), "secret")
-	put(filepath.Join(root, "large"), string(make([]byte, 1<<20+1)))
+	put(filepath.Join(root, "large"), "")
+	if err := os.Truncate(filepath.Join(root, "large"), maxLocalFile+1); err != nil {
+		t.Fatal(err)
+	}
 	link(filepath.Join(other, "secret"), filepath.Join(root, "out"))
 	link("a b.png", filepath.Join(root, "in"))
 	link(root, filepath.Join(other, "back"))
@@ -48,7 +51,7 @@ func TestLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer shared.Close()
-	m := &Model{rules: RulesOf("vllm", "0.32.0"), Server: Server{AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
+	m := &Model{rules: RulesOf("vllm", "0.32.0"), Server: Server{AllowedLocalMediaPath: root}, Media: shared}
 	for _, c := range []struct {
 		url, why string
 		refused  bool
@@ -113,7 +116,7 @@ func TestLocalOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer shared.Close()
-	m := &Model{Server: Server{AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
+	m := &Model{Server: Server{AllowedLocalMediaPath: root}, Media: shared}
 	id := func() (mmhash.ContentID, media.Source) {
 		t.Helper()
 		var md Medium

@@ -174,7 +174,7 @@ func (x *Media) keysOf(m *Model) (*rules.Keys, error) {
 	if !s.Dynamo() {
 		return k, nil
 	}
-	rule := block.Dynamo{Eagle: s.EnableEagle}
+	rule := block.Dynamo{Eagle: s.Speculative != ""}
 	if s.BlockHash == "dynamo" {
 		rule.ImageToken, rule.Pads = m.prompt.ImageToken()
 	}

@@ -84,20 +84,14 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 			"config.json has layers that do not see all tokens, and the engine reports only the KV cache of those that do: "+
 				"predicted hits are an upper bound")
 	}
-	zone, err := time.LoadLocation(s.TimeZone)
-	if err != nil {
-		return nil, err
-	}
 	opt := prompt.Options{
 		Dialect: m.rules.Dialect, TemplateFile: s.ChatTemplate,
 		VisionFamily: s.VisionFamily, ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
 		TrustMMKwargs: s.TrustMMKwargs, TrustChatTemplate: s.TrustChatTemplate,
-		AutoToolChoice: s.AutoToolChoice, MaxModelLen: s.MaxModelLen, Location: zone, Now: s.Clock, Like: same,
+		AutoToolChoice: s.AutoToolChoice, MaxModelLen: s.MaxModelLen, Now: s.Clock, Like: same,
 	}
 	if m.rules.VLLMKeys {
-		opt.ContentFormat, opt.Interleave = s.ContentFormat, s.InterleaveMM
-		opt.ExcludeToolsOnNone, opt.TokenizerMode = s.ExcludeToolsOnNone, s.TokenizerMode
-		opt.EffortMap, opt.DisabledEffort = string(s.ReasoningEffortMap), s.DisabledThinkingEffort
+		opt.ContentFormat, opt.Interleave, opt.TokenizerMode = s.ContentFormat, s.InterleaveMM, s.TokenizerMode
 	}
 	switch {
 	case m.rules.TooOld != "":
@@ -107,11 +101,13 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 	case st.dir == "":
 		m.prompt = prompt.Unloadable(opt, prompt.ErrNoFiles, nil)
 	default:
+		var err error
 		m.prompt, err = prompt.Load(st.dir, opt)
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", name, err)
 		}
 	}
+	var err error
 	m.keys, err = media.keysOf(m)
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
@@ -230,7 +226,8 @@ func (q *mediaReader) withinBudget(ctx context.Context) (context.Context, contex
 
 // expand turns a draft into a prompt: it resolves the media and puts their tokens into their places.
 func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, dp *prompt.DraftPrompt, out *Prompts) (Prompt, error) {
-	p := Prompt{Rendered: dp.Text, Salt: q.draft.Salt, key: q.hashKey, locals: m.keys.Locals, pairs: m.Server.Speculative != ""}
+	p := Prompt{Rendered: dp.Text, Salt: q.draft.Salt, key: q.hashKey, locals: m.keys.Locals,
+		pairs: m.Server.Speculative != "" && m.rules.HasProcessor}
 	if m.keys.Salt != nil {
 		p.Salt = m.keys.Salt(p.Salt, req)
 	}

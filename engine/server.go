@@ -27,38 +27,35 @@ type Server struct {
 	BlockSize     int    `yaml:"block_size"`     // tokens per KV block, until events show it
 
 	// a file, the template itself, or the name of one of SGLang's; default: the directory's
-	ChatTemplate        string   `yaml:"chat_template"`
-	ContentFormat       string   `yaml:"chat_template_content_format"` // auto, string or openai
-	InterleaveMM        bool     `yaml:"interleave_mm_strings"`
-	VisionFamily        string   `yaml:"vision_family"` // of docs/families.md, for a fine-tune whose files name none; default: detected
-	ProcessorKwargs     Kwargs   `yaml:"mm_processor_kwargs"`
-	MediaIOKwargs       Kwargs   `yaml:"media_io_kwargs"`
-	TemplateKwargs      Kwargs   `yaml:"default_chat_template_kwargs"`
-	MMHasher            string   `yaml:"mm_hasher_algorithm"` // blake3, sha256 or sha512
-	TrustMMKwargs       bool     `yaml:"trust_request_mm_kwargs"`
-	TrustChatTemplate   bool     `yaml:"trust_request_chat_template"`
-	AutoToolChoice      bool     `yaml:"enable_auto_tool_choice"`
-	ExcludeToolsOnNone  bool     `yaml:"exclude_tools_when_tool_choice_none"`
-	TowerLoRA           bool     `yaml:"enable_tower_connector_lora"`
-	MMProcessorCacheGB  float64  `yaml:"mm_processor_cache_gb"` // 0: the engine keeps no processed media
-	MaxModelLen         int      `yaml:"max_model_len"`         // 0: not checked
-	AllowedMediaDomains []string `yaml:"allowed_media_domains"`
+	ChatTemplate      string `yaml:"chat_template"`
+	ContentFormat     string `yaml:"chat_template_content_format"` // auto, string or openai
+	VisionFamily      string `yaml:"vision_family"`                // of docs/families.md, for a fine-tune whose files name none; default: detected
+	ProcessorKwargs   Kwargs `yaml:"mm_processor_kwargs"`
+	MediaIOKwargs     Kwargs `yaml:"media_io_kwargs"`
+	TemplateKwargs    Kwargs `yaml:"default_chat_template_kwargs"`
+	MMHasher          string `yaml:"mm_hasher_algorithm"` // blake3, sha256 or sha512
+	TrustMMKwargs     bool   `yaml:"trust_request_mm_kwargs"`
+	TrustChatTemplate bool   `yaml:"trust_request_chat_template"`
+	MaxModelLen       int    `yaml:"max_model_len"` // 0: not checked
 
-	// AllowedLocalMediaPath is the directory whose files a request may name by file:// URLs, "" for none. MaxFileSizeMB is the size
-	// (MiB) up to which such a file is read here.
+	// AllowedLocalMediaPath is the directory whose files a request may name by file:// URLs, "" for none.
 	AllowedLocalMediaPath string `yaml:"allowed_local_media_path"`
-	MaxFileSizeMB         int    `yaml:"max_file_size_mb"`
 
-	TokenizerMode          string `yaml:"tokenizer_mode"`                     // one of tokenizerModes
-	ReasoningEffortMap     Kwargs `yaml:"reasoning_effort_map"`               // efforts that the server rewrites (vLLM 0.33)
-	DisabledThinkingEffort string `yaml:"anthropic_disabled_thinking_effort"` // auto, none or low (vLLM 0.31)
+	TokenizerMode string `yaml:"tokenizer_mode"` // one of tokenizerModes
 
 	// Fingerprint names an SGLang worker's image processor ("sha256:" and 64 hex digits); "": inferred from events.
 	Fingerprint string `yaml:"processor_fingerprint"`
-	Speculative string `yaml:"speculative_algorithm"` // SGLang: EAGLE or EAGLE3, whose blocks are keyed by pairs of tokens
+	// Speculative is EAGLE or EAGLE3, by which SGLang and Dynamo's hashes key blocks by pairs of tokens.
+	Speculative string `yaml:"speculative_algorithm"`
 
-	// TimeZone is the workers' time zone, for templates that print a date.
-	TimeZone string `yaml:"time_zone"`
+	// Flags of vLLM's that no key sets: what workers with other values read otherwise is learned. Only code sets them: recordings,
+	// explain and the simulated workers.
+	InterleaveMM        bool     `yaml:"-"`
+	AutoToolChoice      bool     `yaml:"-"`
+	TowerLoRA           bool     `yaml:"-"`
+	MMProcessorCacheGB  float64  `yaml:"-"` // 0: the engine keeps no processed media
+	AllowedMediaDomains []string `yaml:"-"`
+
 	// TrustUUID makes a client's uuid the image's name, as vLLM does. Only code sets it: explain and the simulated workers. A
 	// router leaves it false, and Clean removes every uuid from the body.
 	TrustUUID bool `yaml:"-"`
@@ -77,8 +74,7 @@ type Server struct {
 	// BlockHash selects how the workers' blocks are hashed. "sightline" is our own hash, for events that carry tokens. "dynamo" is
 	// for workers whose events come through NVIDIA Dynamo with its hashes in them; "dynamo_suffix" likewise, if its publisher was
 	// not told the image's token id (TensorRT-LLM's in 1.6). With both, images have the names that Dynamo gives them.
-	BlockHash   string `yaml:"block_hash"`
-	EnableEagle bool   `yaml:"enable_eagle"` // with Dynamo's hashes: the workers use EAGLE speculative decoding
+	BlockHash string `yaml:"block_hash"`
 
 	// BlockSizeGiven: BlockSize was configured. Only code sets it.
 	BlockSizeGiven bool `yaml:"-"`
@@ -93,7 +89,7 @@ type Server struct {
 // DefaultServer returns the settings of a vLLM with its defaults.
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
-		TokenizerMode: "auto", DisabledThinkingEffort: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC",
+		TokenizerMode: "auto", MMProcessorCacheGB: 4,
 		MediaNames: "computed", BlockHash: "sightline", AutoToolChoice: true}
 }
 
@@ -151,7 +147,6 @@ func (s *Server) checkWords(f *faults) {
 	f.unless("chat_template_content_format", s.ContentFormat, "auto", "string", "openai")
 	f.unless("mm_hasher_algorithm", s.MMHasher, "blake3", "sha256", "sha512")
 	f.unless("tokenizer_mode", s.TokenizerMode, tokenizerModes...)
-	f.unless("anthropic_disabled_thinking_effort", s.DisabledThinkingEffort, "auto", "none", "low")
 	f.unless("media_names", s.MediaNames, "computed", "injected")
 	f.unless("block_hash", s.BlockHash, "sightline", "dynamo", "dynamo_suffix")
 	f.unless("speculative_algorithm", s.Speculative, "", "EAGLE", "EAGLE3")
@@ -165,10 +160,9 @@ func (s *Server) checkEngine(f *faults) {
 	known, none := rules.ParseVersion(r.Release)
 	f.when(none == nil && !release.Plausible(known), "engine_version", "%q is no release of %s (want one such as %s)", s.EngineVersion,
 		s.Engine, r.Release)
-	f.when(s.EnableEagle && !s.Dynamo(), "enable_eagle",
-		"true, but only Dynamo's hashes depend on it (want block_hash: dynamo, or leave it out)")
 	f.when(s.Fingerprint != "" && !r.HasProcessor, "processor_fingerprint", "only SGLang has one (want engine: sglang)")
-	f.when(s.Speculative != "" && !r.HasProcessor, "speculative_algorithm", "only SGLang has one (want engine: sglang)")
+	f.when(s.Speculative != "" && !r.HasProcessor && !s.Dynamo(), "speculative_algorithm",
+		"only SGLang's and Dynamo's hashes depend on it (want engine: sglang or block_hash: dynamo, or leave it out)")
 	f.when(s.MediaNames == "injected" && err == nil && !r.TakesUUID, "media_names",
 		"injected needs vLLM, which takes a uuid with a content part (want computed for %s %s)", s.Engine, s.EngineVersion)
 	f.when(!r.Dialect.TakesTemplate(s.ChatTemplate), "chat_template",
@@ -183,20 +177,10 @@ func (s *Server) checkValues(f *faults) {
 	f.when(s.BlockSize < 1 || s.BlockSize > 1<<16, "block_size", "%d is out of range (want 1 to 65536, such as 16)", s.BlockSize)
 	f.when(s.AllowedLocalMediaPath != "" && !strings.HasPrefix(s.AllowedLocalMediaPath, "/"), "allowed_local_media_path",
 		"%q is relative (want the engine's --allowed-local-media-path, such as /srv/media)", s.AllowedLocalMediaPath)
-	f.when(s.MaxFileSizeMB < 1 || s.MaxFileSizeMB > 4096, "max_file_size_mb", "%d is out of range (want 1 to 4096, such as 50)",
-		s.MaxFileSizeMB)
 	f.when(s.MaxModelLen < 0, "max_model_len", "%d is negative (want the engine's limit in tokens, or 0: not checked)", s.MaxModelLen)
-	f.when(s.MMProcessorCacheGB < 0, "mm_processor_cache_gb", "%g is negative (want the engine's flag, or 0 for no cache)",
-		s.MMProcessorCacheGB)
-	for i, host := range s.AllowedMediaDomains {
-		f.when(host == "" || strings.ContainsAny(host, "/@ "), fmt.Sprintf("allowed_media_domains[%d]", i),
-			"%q is not a host (want a bare name, such as images.example.com)", host)
-	}
 	f.when(s.Revision != "" && !filepath.IsLocal(s.Revision), "revision", "%q is not the name of a branch, a tag or a commit", s.Revision)
 	err := vision.CheckFamily(s.VisionFamily)
 	f.when(err != nil, "vision_family", "%v", err)
-	_, err = time.LoadLocation(s.TimeZone)
-	f.when(err != nil, "time_zone", "%q is not known here (want a name such as UTC or Europe/Berlin)", s.TimeZone)
 }
 
 // VLLMOnlyKeys lists the keys that only vLLM has and that differ from base (nil: the defaults), if the engine is another one.
@@ -212,12 +196,9 @@ func (s *Server) VLLMOnlyKeys(base *Server) (keys []string) {
 		key string
 		own bool
 	}{
-		{"chat_template_content_format", s.ContentFormat != b.ContentFormat}, {"interleave_mm_strings", s.InterleaveMM != b.InterleaveMM},
+		{"chat_template_content_format", s.ContentFormat != b.ContentFormat},
 		{"mm_hasher_algorithm", s.MMHasher != b.MMHasher}, {"trust_request_mm_kwargs", s.TrustMMKwargs != b.TrustMMKwargs},
-		{"exclude_tools_when_tool_choice_none", s.ExcludeToolsOnNone != b.ExcludeToolsOnNone},
-		{"enable_tower_connector_lora", s.TowerLoRA != b.TowerLoRA}, {"mm_processor_cache_gb", s.MMProcessorCacheGB != b.MMProcessorCacheGB},
-		{"tokenizer_mode", s.TokenizerMode != b.TokenizerMode}, {"reasoning_effort_map", s.ReasoningEffortMap != b.ReasoningEffortMap},
-		{"anthropic_disabled_thinking_effort", s.DisabledThinkingEffort != b.DisabledThinkingEffort},
+		{"tokenizer_mode", s.TokenizerMode != b.TokenizerMode},
 	} {
 		if k.own {
 			keys = append(keys, k.key)

@@ -312,7 +312,7 @@ func renderError(err error) error {
 // variables returns what the template sees besides messages and tools. The last of equal names wins. The order is: special tokens,
 // the server's default_chat_template_kwargs, the request's, and what the API derives from its own fields.
 func (m *Model) variables(t *chatTemplate, s *settings) template.Vars {
-	dialect, effort := &m.opt.Dialect, m.effort(s)
+	dialect, effort := &m.opt.Dialect, s.effort
 	if s.kwargs == nil && effort.IsNone() {
 		return m.vars // a batch may have thousands of conversations
 	}
@@ -337,16 +337,6 @@ func (m *Model) variables(t *chatTemplate, s *settings) template.Vars {
 		}
 	}
 	return vars
-}
-
-// effort returns a request's reasoning_effort as the server's map rewrites it.
-func (m *Model) effort(s *settings) template.Value {
-	if m.efforts != nil && s.effort.IsString() {
-		if to, ok := m.efforts.Get(s.effort.Text()); ok {
-			return to
-		}
-	}
-	return s.effort
 }
 
 // apiVariable holds the names that a client's kwargs cannot set: parameters of apply_chat_template.

@@ -326,7 +326,7 @@ func (m *Model) toolsMessages(req *body.Request) (template.Value, error) {
 		return template.None, nil
 	}
 	list, err := List(req.Body, raw, "tools is not a list")
-	if err != nil || choice == "none" && m.opt.ExcludeToolsOnNone {
+	if err != nil {
 		return template.None, err
 	}
 	return EachOf(list.Items(), func(tool template.Value) (template.Value, error) {
@@ -373,9 +373,6 @@ func (t *chatTemplate) wantsSystemFirst() (bool, error) {
 // disabledEffort returns the reasoning_effort that stands for disabled thinking: low if the template refuses none, or treats it as
 // another one. The error is as wantsSystemFirst's.
 func (m *Model) disabledEffort() (string, error) {
-	if set := m.opt.DisabledEffort; set == "none" || set == "low" {
-		return set, nil
-	}
 	probe := func(effort string) (string, bool, error) {
 		var d Draft
 		s := settings{tools: template.None, documents: template.None, effort: template.String(effort), generate: true}

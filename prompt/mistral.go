@@ -31,7 +31,7 @@ func (m *Model) converseMistral(req *body.Request, messages []body.Message, s se
 		}
 	}
 	out, err := m.mistral.Encode(&mistral.Request{Body: req.Body, Messages: messages, Tools: s.tools,
-		Continue: s.continueFinal, Effort: m.effort(&s).Text(), Done: d.done, Max: d.most})
+		Continue: s.continueFinal, Effort: s.effort.Text(), Done: d.done, Max: d.most})
 	var refused *mistral.RefusedError
 	switch {
 	case errors.As(err, &refused):

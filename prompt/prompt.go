@@ -31,23 +31,19 @@ import (
 
 // Options mirror the server's flags, as far as the prompt depends on them. Empty values are the engine's defaults.
 type Options struct {
-	Dialect            Dialect // of the engine and its release
-	TemplateFile       string  // --chat-template: a file, the template itself, or the name of one of the engine's formats
-	ContentFormat      string  // auto, string or openai
-	Interleave         bool    // --interleave-mm-strings
-	VisionFamily       string  // of docs/families.md, for a directory that names none; default: detected
-	ProcessorKwargs    string  // --mm-processor-kwargs, JSON
-	TemplateKwargs     string  // --default-chat-template-kwargs, JSON
-	TrustMMKwargs      bool    // --trust-request-mm-kwargs
-	TrustChatTemplate  bool    // --trust-request-chat-template
-	AutoToolChoice     bool    // --enable-auto-tool-choice
-	ExcludeToolsOnNone bool    // --exclude-tools-when-tool-choice-none
-	MaxModelLen        int     // 0: not checked
-	TokenizerMode      string  // --tokenizer-mode; mistral is used without it for directories that only this mode can read, unless it is hf
-	EffortMap          string  // --reasoning-effort-map, a JSON object of strings
-	DisabledEffort     string  // --anthropic-disabled-thinking-effort: none or low; otherwise found out as the engine does
-	Location           *time.Location
-	Now                func() time.Time
+	Dialect           Dialect // of the engine and its release
+	TemplateFile      string  // --chat-template: a file, the template itself, or the name of one of the engine's formats
+	ContentFormat     string  // auto, string or openai
+	Interleave        bool    // --interleave-mm-strings
+	VisionFamily      string  // of docs/families.md, for a directory that names none; default: detected
+	ProcessorKwargs   string  // --mm-processor-kwargs, JSON
+	TemplateKwargs    string  // --default-chat-template-kwargs, JSON
+	TrustMMKwargs     bool    // --trust-request-mm-kwargs
+	TrustChatTemplate bool    // --trust-request-chat-template
+	AutoToolChoice    bool    // --enable-auto-tool-choice
+	MaxModelLen       int     // 0: not checked
+	TokenizerMode     string  // --tokenizer-mode; mistral is used without it for directories that only this mode can read, unless it is hf
+	Now               func() time.Time
 	// Like is another Model of the same directory, nil for none. Its tokenizer and the tokenizer's cache are shared.
 	Like *Model
 }
@@ -122,7 +118,6 @@ type Model struct {
 	cache        *tokenizer.Cache
 	disabled     func() (string, error) // the effort that /v1/messages sets if thinking is disabled
 	merges       func() (bool, error)   // /v1/messages puts all system texts in front
-	efforts      *template.Dict         // --reasoning-effort-map; nil: none
 }
 
 type chatTemplate struct {
@@ -191,14 +186,6 @@ func (m *Model) Fault() error { return m.fault }
 func (m *Model) loadVariables(special map[string]string) error {
 	for _, k := range slices.Sorted(maps.Keys(special)) {
 		m.vars.Set(k, template.String(special[k]))
-	}
-	if m.opt.EffortMap != "" {
-		efforts, err := template.FromJSON(m.opt.EffortMap)
-		other := func(e template.Entry) bool { return !e.Value.IsString() }
-		if err != nil || efforts.Dict() == nil || slices.ContainsFunc(efforts.Dict().Entries(), other) {
-			return &KeyError{"reasoning_effort_map", errors.New("want a JSON object of strings, such as {\"xhigh\": \"high\"}")}
-		}
-		m.efforts = efforts.Dict()
 	}
 	if m.opt.TemplateKwargs == "" {
 		return nil

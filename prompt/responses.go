@@ -244,7 +244,7 @@ func (m *Model) settingsResponses(req *body.Request) (s settings, err error) {
 
 func (m *Model) toolsResponses(req *body.Request) (template.Value, error) {
 	raw := req.Fields["tools"]
-	if raw.Type == gjson.Null || req.Fields["tool_choice"].String() == "none" && m.opt.ExcludeToolsOnNone {
+	if raw.Type == gjson.Null {
 		return template.None, nil
 	}
 	list, err := List(req.Body, raw, "tools is not a list")

@@ -100,7 +100,7 @@ func (m *Model) compile(source string, limits template.Limits) (*chatTemplate, e
 	if source == "" {
 		return nil, nil
 	}
-	t, err := template.Compile(source, template.Options{Now: m.opt.Now, Location: m.opt.Location, Limits: limits})
+	t, err := template.Compile(source, template.Options{Now: m.opt.Now, Limits: limits})
 	if err != nil {
 		return nil, err
 	}

@@ -23,9 +23,6 @@ func (m *Model) toolList(req *body.Request) (template.Value, error) {
 			return template.None, err
 		}
 	}
-	if none && m.opt.ExcludeToolsOnNone {
-		return template.None, nil
-	}
 	return m.opt.Dialect.Tools(list, choice)
 }
 

@@ -20,6 +20,7 @@ import (
 	"regexp"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,8 +56,9 @@ func (w goldenWorker) server(t *testing.T, now float64) (s engine.Server, adapte
 	s.EngineModel, s.BlockSize, s.TrustUUID = w.ModelID, w.BlockSize, true
 	s.Clock = func() time.Time { return time.Unix(int64(now), 0) }
 	take := map[string]bool{"mm_processor_kwargs": true, "media_io_kwargs": true, "mm_hasher_algorithm": true, "trust_request_mm_kwargs": true,
-		"chat_template_content_format": true, "interleave_mm_strings": true, "enable_auto_tool_choice": true, "max_model_len": true,
-		"tokenizer_mode": true, "mm_processor_cache_gb": true, "enable_tower_connector_lora": true, "allowed_media_domains": true}
+		"chat_template_content_format": true, "max_model_len": true, "tokenizer_mode": true}
+	switches := map[string]*bool{"interleave_mm_strings": &s.InterleaveMM,
+		"enable_auto_tool_choice": &s.AutoToolChoice, "enable_tower_connector_lora": &s.TowerLoRA}
 	for i := 0; i < len(w.Flags); i++ {
 		key := strings.ReplaceAll(strings.TrimPrefix(w.Flags[i], "--"), "-", "_")
 		value := "true"
@@ -68,8 +70,15 @@ func (w goldenWorker) server(t *testing.T, now float64) (s engine.Server, adapte
 			name, _, _ := strings.Cut(value, "=")
 			adapters = append(adapters, name)
 		case key == "allowed_media_domains":
-			value = "[" + value + "]"
-			fallthrough
+			s.AllowedMediaDomains = strings.Split(value, ",")
+		case key == "mm_processor_cache_gb":
+			gb, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				t.Fatalf("%s: %v", key, err)
+			}
+			s.MMProcessorCacheGB = gb
+		case switches[key] != nil:
+			*switches[key] = true
 		case take[key] && strings.HasPrefix(w.Flags[i], "--"):
 			if err := yaml.Unmarshal([]byte(key+": "+value), &s); err != nil {
 				t.Fatalf("%s: %v", key, err)

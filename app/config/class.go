@@ -25,7 +25,6 @@ type Class struct {
 	Dir           string `yaml:"dir"`
 	engine.Server `yaml:",inline"`
 	OffloadUnit   int `yaml:"offload_unit"`
-	OffloadRate   int `yaml:"offload_rate"`
 }
 
 // Class returns a class of the model; "" is the one of the model's own keys.
@@ -43,7 +42,7 @@ func (m *Model) Class(name string) (Class, bool) {
 
 // own returns the class of workers that name none.
 func (m *Model) own() Class {
-	return Class{Dir: m.Dir, Server: m.Server, OffloadUnit: m.OffloadUnit, OffloadRate: m.OffloadRate}
+	return Class{Dir: m.Dir, Server: m.Server, OffloadUnit: m.OffloadUnit}
 }
 
 // ClassOf returns a worker's class.
@@ -56,11 +55,8 @@ func (c *Config) ClassOf(w *Worker) (Class, bool) {
 	return Class{}, false
 }
 
-// maxRate exceeds what any worker prefills or fetches in a second.
-const maxRate = 10_000_000
-
 func (m *Model) checkClasses(path string, bad report) {
-	checkRates(m.own(), path, bad)
+	checkOffload(m.own(), path, bad)
 	inRange(bad, path+".max_loras", m.MaxLoRAs, 0, 1024)
 	names := map[string]int{}
 	for i := range m.Classes {
@@ -75,12 +71,11 @@ func (m *Model) checkClasses(path string, bad report) {
 		names[c.Name] = i
 		c.EngineModel = cmp.Or(c.EngineModel, m.EngineModel)
 		checkServer(&c.Server, &m.Server, at, bad)
-		checkRates(*c, at, bad)
+		checkOffload(*c, at, bad)
 	}
 }
 
-func checkRates(c Class, path string, bad report) {
-	inRange(bad, path+".offload_rate", c.OffloadRate, 0, maxRate)
+func checkOffload(c Class, path string, bad report) {
 	inRange(bad, path+".offload_unit", c.OffloadUnit, 0, 1<<20)
 }
 

@@ -15,7 +15,7 @@ models:
   mm_processor_kwargs: {max_pixels: 50176}
   offload_unit: 256
   classes:
-  - {name: old, engine_version: 0.30.0, offload_rate: 80000}
+  - {name: old, engine_version: 0.30.0, offload_unit: 128}
   - {name: wide, block_size: 32, chat_template: t.jinja, engine_model: org/m}
 workers:
 - addr: 10.0.0.5:8000
@@ -43,7 +43,7 @@ func TestClasses(t *testing.T) {
 		t.Errorf("wide: %+v", wide)
 	}
 	if old, _ := c.Models[0].Class("old"); old.EngineVersion != "0.30.0" || old.BlockSize != 16 || old.EngineModel != "m" ||
-		old.OffloadRate != 80000 || old.OffloadUnit != 256 {
+		old.OffloadUnit != 128 {
 		t.Errorf("old: %+v", old)
 	}
 	readsBack(t, c)
@@ -51,7 +51,7 @@ func TestClasses(t *testing.T) {
 
 func TestClassMistakes(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
-		{"offload_rate: 80000", "offload_rate: -1", "models[0].classes[0].offload_rate: -1 is out of range"},
+		{"offload_unit: 128", "offload_rate: 80000", "models[0].classes[0].offload_rate: no longer a key"},
 		{"offload_unit: 256", "offload_unit: -1", "models[0].offload_unit: -1 is out of range"},
 		{"offload_unit: 256", "prefill_rate: 9000", "models[0].prefill_rate: no longer a key: the rate is learned"},
 		{"engine_version: 0.30.0,", "engine_version: new,", `models[0].classes[0].engine_version: "new" is not a release number`},

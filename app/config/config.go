@@ -215,12 +215,10 @@ type Model struct {
 	Adapters      []string `yaml:"adapters"` // LoRA adapters' names
 	Dir           string   `yaml:"dir"`      // model directory without weights; relative to this file
 	engine.Server `yaml:",inline"`
-	MaxLoRAs      int  `yaml:"max_loras"`    // adapters that a worker can hold loaded at once; 0: 1
-	FetchKV       bool `yaml:"fetch_kv"`     // tell a worker who holds blocks that it lacks (llm-d's sidecar with the offloading connector)
-	OffloadUnit   int  `yaml:"offload_unit"` // tokens that a lower tier returns at once; 0: one block
-	// tokens per second that a worker is assumed to fetch from a lower tier until its events show it; 0: 170,000
-	OffloadRate int     `yaml:"offload_rate"`
-	Classes     []Class `yaml:"classes"` // workers that were started differently
+	MaxLoRAs      int     `yaml:"max_loras"`    // adapters that a worker can hold loaded at once; 0: 1
+	FetchKV       bool    `yaml:"fetch_kv"`     // tell a worker who holds blocks that it lacks (llm-d's sidecar with the offloading connector)
+	OffloadUnit   int     `yaml:"offload_unit"` // tokens that a lower tier returns at once; 0: one block
+	Classes       []Class `yaml:"classes"`      // workers that were started differently
 }
 
 // Worker is one engine server.

@@ -194,12 +194,12 @@ func TestSet(t *testing.T) {
 	c, _ := Parse([]byte(small))
 	m := c.Models[0]
 	for _, s := range []string{`mm-processor-kwargs={"max_pixels": 50176}`, "block_size=64",
-		"chat_template_content_format=string", "interleave-mm-strings=true"} {
+		"chat-template-content-format=string", "max-model-len=9"} {
 		if err := m.Set(s); err != nil {
 			t.Fatal(s, err)
 		}
 	}
-	if m.BlockSize != 64 || m.ContentFormat != "string" || !m.InterleaveMM || m.ProcessorKwargs != `{"max_pixels": 50176}` ||
+	if m.BlockSize != 64 || m.ContentFormat != "string" || m.MaxModelLen != 9 || m.ProcessorKwargs != `{"max_pixels": 50176}` ||
 		m.Engine != "vllm" {
 		t.Errorf("%+v", m)
 	}

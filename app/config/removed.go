@@ -5,6 +5,9 @@ import (
 	"strings"
 )
 
+// learned says what replaces a flag that only some prompts depend on.
+const learned = "what such a flag changes is learned from the workers' events (leave the key out)"
+
 // removed maps former keys, without indices, to what to do instead. Below a model a class's key counts as the model's.
 var removed = map[string]string{
 	"models.client_uuid": "vLLM serves the features of the first image seen under a uuid, so a client's never reaches a worker " +
@@ -17,17 +20,25 @@ var removed = map[string]string{
 	"audit": "it is always on (leave the key out)",
 	"audit_text": "clients' text is shown nowhere; sightline explain --against shows which tokens differ of a request of yours " +
 		"(leave the key out)",
-	"probe":                  "it is always on (leave the key out)",
-	"health_every":           "health is always asked every 5 s (leave the key out)",
-	"load_every":             "load is always asked every second (leave the key out)",
-	"body_timeout":           "it is always 5 minutes; request_timeout of your Envoy may be shorter (leave the key out)",
-	"index.predicted_ttl":    "it is always 20 s (leave the key out)",
-	"decision_log.max_bytes": "a file is always renamed at 64 MiB, and five are kept (leave the key out)",
-	"decision_log.keep":      "five renamed files are always kept (leave the key out)",
-	"media.max_bytes":        "an image always has 64 MiB at most (leave the key out)",
-	"media.relay.ttl":        "it is always 2 minutes (leave the key out)",
-	"media.relay.max_bytes":  "it is always 256 MiB (leave the key out)",
-	"models.session_ids":     "requests without an X-Session-ID always get one (leave the key out)",
+	"probe":                        "it is always on (leave the key out)",
+	"health_every":                 "health is always asked every 5 s (leave the key out)",
+	"load_every":                   "load is always asked every second (leave the key out)",
+	"body_timeout":                 "it is always 5 minutes; request_timeout of your Envoy may be shorter (leave the key out)",
+	"index.predicted_ttl":          "it is always 20 s (leave the key out)",
+	"decision_log.max_bytes":       "a file is always renamed at 64 MiB, and five are kept (leave the key out)",
+	"decision_log.keep":            "five renamed files are always kept (leave the key out)",
+	"media.max_bytes":              "an image always has 64 MiB at most (leave the key out)",
+	"media.relay.ttl":              "it is always 2 minutes (leave the key out)",
+	"media.relay.max_bytes":        "it is always 256 MiB (leave the key out)",
+	"models.interleave_mm_strings": learned, "models.enable_tower_connector_lora": learned, "models.reasoning_effort_map": learned,
+	"models.anthropic_disabled_thinking_effort": learned, "models.time_zone": learned, "models.exclude_tools_when_tool_choice_none": learned,
+	"models.enable_auto_tool_choice": learned,
+	"models.mm_processor_cache_gb":   "clients' names of media never reach a worker, so it changes nothing (leave the key out)",
+	"models.allowed_media_domains":   "the engine itself refuses other hosts (leave the key out; media.domains is Sightline's own list)",
+	"models.max_file_size_mb":        "larger files than 50 MiB are not read (leave the key out)",
+	"models.enable_eagle":            "one key says it for SGLang and Dynamo (want speculative_algorithm: EAGLE)",
+	"models.offload_rate":            "events show it (leave the key out)",
+	"models.session_ids":             "requests without an X-Session-ID always get one (leave the key out)",
 }
 
 var (

@@ -34,7 +34,6 @@ var enums = map[string][]any{
 	"models.mm_hasher_algorithm": {"blake3", "sha256", "sha512"}, "models.tokenizer_mode": {"auto", "hf", "slow",
 		"mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41", "inkling", "kimi_k3", "kimi_audio", "cohere",
 		"alpamayo2_super", "terratorch"},
-	"models.anthropic_disabled_thinking_effort": {"auto", "none", "low"},
 }
 
 type object = map[string]any

@@ -343,9 +343,6 @@ func (s *Seen) ofFiles(l *list) {
 			"workers' caches have %d blocks, some %.1f MiB of the index, and index.max_bytes is %v: the least useful blocks are evicted",
 			blocks, float64(need)/(1<<20), c.Index.MaxBytes)
 	}
-	if c.LoadEvery == 0 && s.ConfigErr == nil {
-		l.bad("SL0106", "warning", "", "load_every: 1s", "load_every is 0: requests from other senders are not known")
-	}
 	for i := range c.Workers {
 		if e := &c.Workers[i].Events; e.ZMQ == "" && !e.Auto && !e.NATS && e.HTTP == "" {
 			l.bad("SL0301", "warning", c.Workers[i].Name, fixNone, "no events are configured: its contents are guessed from the requests sent there")

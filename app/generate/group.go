@@ -63,8 +63,10 @@ func keysOf(w *worker, name string) []key {
 		template = ""
 	}
 	if w.behind != nil {
-		list = append(list, key{"block_hash", "Dynamo's events carry its own hashes", "dynamo", ""},
-			key{"enable_eagle", "its model card", w.behind.Cards[0].Eagle, false})
+		list = append(list, key{"block_hash", "Dynamo's events carry its own hashes", "dynamo", ""})
+		if w.behind.Cards[0].Eagle {
+			speculative = "EAGLE"
+		}
 	}
 	return append(list, key{"speculative_algorithm", "its argument", speculative, ""}, key{"chat_template", "its argument", template, ""})
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	_ "time/tzdata" // for time_zone, in images without a zone database
 
 	"github.com/alecthomas/kong"
 

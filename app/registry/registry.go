@@ -47,7 +47,6 @@ type Spec struct {
 	Model, Class string
 	Ranks        int  // data-parallel ranks; 0: none
 	FirstRank    int  // what requests call the first of them
-	OffloadRate  int  // tokens fetched from lower tiers a second, assumed until events show the rate; 0: not known
 	CountsCopies bool // its events report each physical copy of a block
 	// Instance, Frontends, Role and Revision as in fleet.Worker; with an Instance, Addr is not its own.
 	Instance    string
@@ -225,7 +224,6 @@ func (s *Set) join(finder int, spec Spec) error {
 	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Role, m.worker.ZoneDelay,
 		m.worker.MaxInFlight = addr, spec.Class, spec.Instance, spec.Frontends, spec.Role, spec.ZoneDelay, spec.MaxInFlight
 	m.worker.Revision = spec.Revision
-	m.worker.SetFetchRate(spec.OffloadRate)
 	for r, slot := range m.worker.Slots {
 		slot.Rank += spec.FirstRank
 		m.sinks[r].slot = slot

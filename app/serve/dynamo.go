@@ -118,8 +118,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) registry.Spec {
 		dynamo.Worker
 		feedSettings
 	}
-	spec := registry.Spec{ID: worker{w, feedSettingsOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks,
-		OffloadRate: class.OffloadRate}
+	spec := registry.Spec{ID: worker{w, feedSettingsOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks}
 	if w.Ranks == 1 && w.FirstRank == 0 {
 		spec.Ranks = 0
 	}

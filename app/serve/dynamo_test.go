@@ -2,7 +2,6 @@ package serve
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -51,7 +50,7 @@ func TestDynamoDeployment(t *testing.T) {
 	password := filepath.Join(t.TempDir(), "password")
 	write(t, password, []byte("word\n"))
 	cfg, err := config.Parse(fmt.Appendf(nil, `
-models: [{name: m, dir: models/m, block_hash: dynamo, media_names: injected, offload_rate: 80000}]
+models: [{name: m, dir: models/m, block_hash: dynamo, media_names: injected}]
 dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discovery: %q, frontends: ["127.0.0.1:40002", "127.0.0.1:40003"]}`, "nats://"+ns.Addr().String(), password, root))
 	if err != nil {
 		t.Fatal(err)
@@ -76,9 +75,6 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 	if w.Name != "dynamo-7" || w.Instance != "7" || w.Addr != "127.0.0.1:40002" || len(w.Frontends) != 2 ||
 		len(w.Slots) != 2 || w.Slots[1].Rank != 5 {
 		t.Errorf("%+v", w)
-	}
-	if rate := w.Slots[1].FetchRate(); math.Round(rate) != 80000 {
-		t.Errorf("it is taken to fetch %v tokens a second, want the configured 80,000", rate)
 	}
 	nc, err := nats.Connect(ns.ClientURL(), nats.UserInfo("router", "word"))
 	if err != nil {

@@ -99,7 +99,7 @@ func (s *state) model(mc config.Model) (m router.Model, found bool) {
 		return m, false
 	}
 	named := func(c config.Model) config.Model {
-		c.Aliases, c.Adapters, c.MaxLoRAs, c.FetchKV, c.OffloadRate = mc.Aliases, mc.Adapters, mc.MaxLoRAs, mc.FetchKV, mc.OffloadRate
+		c.Aliases, c.Adapters, c.MaxLoRAs, c.FetchKV = mc.Aliases, mc.Adapters, mc.MaxLoRAs, mc.FetchKV
 		return c
 	}
 	at := slices.IndexFunc(s.cfg.Models, func(c config.Model) bool { return reflect.DeepEqual(named(c), mc) })

@@ -375,7 +375,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) registry.Spec {
 	spec := registry.Spec{ID: worker{e.Addr, e.Name, role, e.Revision, away, *like, feedSettingsOf(&class)}, Name: wc.Name,
 		StableName: known, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
 		Role: role, Revision: e.Revision, ZoneDelay: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks,
-		OffloadRate: class.OffloadRate, CountsCopies: class.Rules().CountsCopies,
+		CountsCopies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}

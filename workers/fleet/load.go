@@ -154,8 +154,8 @@ func (s *Slot) rate(now time.Time) (rate float64, measured bool) {
 	return s.expectedRate, false
 }
 
-// SetFetchRate sets the rate in tokens a second at which the slots fetch from lower tiers until events show it. It is for a worker that
-// is not in the fleet yet. 0: not known.
+// SetFetchRate sets the rate in tokens a second at which the slots fetch from lower tiers until events show it, for tests and
+// simulations. It is for a worker that is not in the fleet yet. 0: not known.
 func (w *Worker) SetFetchRate(rate int) {
 	for _, s := range w.Slots {
 		if rate > 0 {
