@@ -31,17 +31,14 @@ admin=127.0.0.1:$((HTTP_PORT + 1))
   echo "drain: 0s"
   echo "models: [{name: \"$MODEL\", dir: $model, block_size: $BLOCK_SIZE$([ $ENGINE = vllm ] || echo ", engine: trtllm, engine_version: 1.3.0")}]"
   echo "envoy: {listen: \"127.0.0.1:$HTTP_PORT\", admin: \"127.0.0.1:$((HTTP_PORT + 2))\"}"
-  if [ $ENGINE = standalone ]; then
-    echo "standalone: {host: 127.0.0.1, workers: $WORKERS, http: $WORKER_PORT, events: $EVENTS_PORT, metrics: $METRICS_PORT}"
-  else
-    echo "workers:"
-  fi
+  echo "workers:"
 } >"$work/sightline.yaml"
 for ((i = 0; i < WORKERS; i++)); do
   addr=127.0.0.1:$((WORKER_PORT + i)) events=127.0.0.1:$((EVENTS_PORT + i)) replay=127.0.0.1:$((EVENTS_PORT + WORKERS + i))
   start "$SIGHTLINE_LAB" worker-sim --model-dir "$model" --served-name "$MODEL" --listen "$addr" --events "$events" --replay "$replay" --block-size "$ENGINE_BLOCK_SIZE" --engine $ENGINE --load 127.0.0.1:$((METRICS_PORT + i))
   case $ENGINE in
     vllm) echo "  - {name: worker-$i, addr: \"$addr\", events: {zmq: \"tcp://$events\", replay: \"tcp://$replay\"}}" ;;
+    standalone) echo "  - {name: worker-$i, addr: \"$addr\", events: {zmq: \"tcp://$events\", load: \"tcp://127.0.0.1:$((METRICS_PORT + i))\"}}" ;;
     trtllm) echo "  - {name: worker-$i, addr: \"$addr\", events: {http: \"http://$addr\"}}" ;;
   esac >>"$work/sightline.yaml"
 done

@@ -65,7 +65,6 @@ func (c *Config) check() error {
 	c.checkMedia(bad)
 	c.checkRelay(bad)
 	c.checkRoute(bad)
-	c.expandStandalone(bad)
 	c.checkModels(bad)
 	c.checkTenants(bad)
 	w := workersCheck{Config: c, bad: bad, names: map[string]string{}, addrs: map[string]string{}, sockets: map[string]string{}}
@@ -201,7 +200,7 @@ func (c *Config) checkRanges(bad report) {
 }
 
 func (c *Config) checkNATS(bad report) {
-	n, s := &c.NATS, &c.NATS.Stream
+	n := &c.NATS
 	if n.URL != "" && n.Listen != "" {
 		bad("nats", "url and listen are both given (want url for an existing server, or listen for an embedded one)")
 	}
@@ -213,16 +212,6 @@ func (c *Config) checkNATS(bad report) {
 	n.Check(n.Listen != "", bad.below("nats."))
 	if err := n.Prefix.Check(); err != nil {
 		bad("nats.prefix", "%v", err)
-	}
-	inRange(bad, "nats.stream.replicas", s.Replicas, 1, 5)
-	if s.Replicas > 1 && n.Listen != "" {
-		bad("nats.stream.replicas", "%d, but the embedded server is one (want 1, or url)", s.Replicas)
-	}
-	bad.oneOf("nats.stream.storage", s.Storage, "file or memory", "file", "memory")
-	bad.oneOf("nats.stream.compression", s.Compression, "none or s2", "none", "s2")
-	inRange(bad, "nats.stream.max_bytes", s.MaxBytes, 1<<20, 1<<40)
-	if s.MaxAge != 0 {
-		inRange(bad, "nats.stream.max_age", s.MaxAge, time.Minute, 366*24*time.Hour)
 	}
 }
 

@@ -71,7 +71,6 @@ type Config struct {
 	// Kubernetes adds workers that come and go.
 	Kubernetes Kubernetes `yaml:"kubernetes" reload:"live"`
 	Dynamo     Dynamo     `yaml:"dynamo"`
-	Standalone Standalone `yaml:"standalone" reload:"live"`
 	Envoy      Envoy      `yaml:"envoy" reload:"live"`
 
 	Fixed Fixed      `yaml:"-"`
@@ -140,27 +139,14 @@ type NATS struct {
 	Dir        string           `yaml:"dir"`    // the embedded server's stream directory; default: a new one in the temporary directory
 	Config     string           `yaml:"config"` // a nats-server configuration for the embedded server: users and permissions, TLS, limits
 	Prefix     bus.Prefix       `yaml:"prefix"` // of subjects and of the stream's name; the same as the agents'
-	Stream     Stream           `yaml:"stream"`
 }
 
 // Given reports whether there is a server.
 func (n *NATS) Given() bool { return n.URL != "" || n.Listen != "" }
 
-// Stream says how the agents' stream is created if it does not exist.
-type Stream struct {
-	Replicas    int           `yaml:"replicas"`
-	Storage     string        `yaml:"storage"` // file or memory
-	MaxBytes    Size          `yaml:"max_bytes"`
-	MaxAge      time.Duration `yaml:"max_age"`     // 0: no limit
-	Compression string        `yaml:"compression"` // none or s2
-}
-
 // Link returns package bus's options.
 func (n *NATS) Link() bus.LinkOptions {
-	s := &n.Stream
-	return bus.LinkOptions{Access: n.Access, Prefix: n.Prefix, Server: bus.Server{Listen: n.Listen, Dir: n.Dir, Config: n.Config},
-		Stream: bus.StreamOptions{Replicas: s.Replicas, Memory: s.Storage == "memory", MaxBytes: int64(s.MaxBytes), MaxAge: s.MaxAge,
-			Compress: s.Compression == "s2"}}
+	return bus.LinkOptions{Access: n.Access, Prefix: n.Prefix, Server: bus.Server{Listen: n.Listen, Dir: n.Dir, Config: n.Config}}
 }
 
 // Index bounds what is stored of the workers' blocks.
@@ -366,14 +352,13 @@ func Default() Config {
 	return Config{
 		Mode: enforce, Enforce: 100, Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20,
 		OnUnread: route, Fixed: defaultFixed(),
-		NATS:       NATS{Prefix: bus.DefaultPrefix, Stream: Stream{Replicas: 1, Storage: "file", MaxBytes: 256 << 20, Compression: "none"}},
+		NATS:       NATS{Prefix: bus.DefaultPrefix},
 		ReadyAfter: 30 * time.Second, Drain: 10 * time.Second,
-		Tracing:    Tracing{Sample: 0.01},
-		Index:      Index{MaxBytes: 2 << 30},
-		Media:      Media{Budget: 150 * time.Millisecond},
-		Dynamo:     Dynamo{Namespace: "dynamo", Component: "backend", PrefillComponent: "prefill", Endpoint: "generate"},
-		Standalone: Standalone{HTTP: 8001, Events: 5557, Metrics: 5657},
-		Envoy:      Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901", MessageTimeout: 2 * time.Second},
+		Tracing: Tracing{Sample: 0.01},
+		Index:   Index{MaxBytes: 2 << 30},
+		Media:   Media{Budget: 150 * time.Millisecond},
+		Dynamo:  Dynamo{Namespace: "dynamo", Component: "backend", PrefillComponent: "prefill", Endpoint: "generate"},
+		Envoy:   Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901", MessageTimeout: 2 * time.Second},
 	}
 }
 

@@ -81,20 +81,6 @@ func TestPlainZero(t *testing.T) {
 	}
 }
 
-// TestStandalone: NVIDIA's standalone example in one line stands for several workers.
-func TestStandalone(t *testing.T) {
-	c, err := Parse([]byte("models: [{name: m, dir: d, engine: trtllm, block_size: 32}]\nstandalone: {host: 10.0.0.5, workers: 2}\n"))
-	if err != nil || len(c.Workers) != 2 {
-		t.Fatalf("%v %+v", err, c.Workers)
-	}
-	want := Worker{Name: "worker-1", Addr: "10.0.0.5:8002", Model: "m", Events: Events{ZMQ: "tcp://10.0.0.5:5558",
-		Load: "tcp://10.0.0.5:5658"}}
-	if c.Workers[1] != want {
-		t.Errorf("%+v", c.Workers[1])
-	}
-	readsBack(t, c)
-}
-
 // TestMistakes: every mistake prevents the start and is reported with the path of its key.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ yaml, want string }{
@@ -104,7 +90,7 @@ func TestMistakes(t *testing.T) {
 		{"moed: observe", "moed: unknown key (did you mean mode?)"},
 		{"modles: []", "modles: unknown key (did you mean models?)"},
 		{"lisen: x\nworkers:\n- {adr: 1}\n- {addr: [1]}\nevents: {}",
-			"events: unknown key here (it belongs at kubernetes.workers[].events or standalone.events or " +
+			"events: unknown key here (it belongs at kubernetes.workers[].events or " +
 				"workers[].events)\nlisen: unknown key (did you mean listen?)\nworkers[0].adr: unknown key (did you mean addr?)\nworkers[1].addr: "},
 		{"tenants: {required: true}", "tenants.required: true, but no header"},
 		{"tenants: {header: Authorization}", "tenants.header: \"Authorization\" is not the name"},
@@ -134,10 +120,8 @@ func TestMistakes(t *testing.T) {
 		{small + "- {addr: 10.0.0.6:8000, events: {zmq: \"10.0.0.6:5557\"}}", "workers[1].events.zmq:"},
 		{small + "- {addr: 10.0.0.6:8000, events: {nats: true}}", "workers[1].events.nats: true, but"},
 		{"media: {allow: [10.0.0.0]}", "media.allow[0]:"},
-		{small + "standalone: {workers: 2}", "standalone.host: missing"},
-		{small + "standalone: {host: w, workers: 2}", `standalone.host: "w" is not what Envoy can dial`},
-		{small + "standalone: {host: 10.0.0.9, workers: 2, metrics: 65535}", "standalone.metrics: 65535 is not the first of 2 ports"},
-		{small + "standalone: {host: 10.0.0.9, workers: 1}", "workers[1].events.load: given with ranks, or for another engine than trtllm"},
+		{small + "- {addr: 10.0.0.6:8000, events: {zmq: \"tcp://10.0.0.6:5557\", load: \"tcp://10.0.0.6:5657\"}}",
+			"workers[1].events.load: given with ranks, or for another engine than trtllm"},
 		{small + "- {addr: 10.0.0.6:8000, events: {bind: true}}", "workers[1].events.bind: given without zmq"},
 		{small + "- {addr: 10.0.0.6:8000, events: {zmq: \"tcp://*:5557\", bind: true, from: 10.0.0.6}}",
 			"workers[1].events.from: \"10.0.0.6\" is not a network"},

@@ -177,7 +177,7 @@ func (r *references) hideYAML(text []byte) ([]byte, error) {
 	}
 	eachScalar(file.Docs[0].Body, "", func(n ast.Node, path string) ast.Node {
 		at := slices.IndexFunc(r.found, func(f referred) bool { return f.whole && f.path == path })
-		if at >= 0 && !strings.HasPrefix(path, "standalone.") { // standalone is expanded to workers
+		if at >= 0 {
 			return scalar(n, r.found[at].shown, false)
 		}
 		switch s := n.(type) {

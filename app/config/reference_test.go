@@ -37,7 +37,7 @@ models:
     max_pixels: ${file:most}
 workers:
 - {addr: "10.0.0.5:8000", model: *name}
-standalone: {host: "${env:CONF_IP}", workers: 1, model: *name}
+- {addr: "${env:CONF_IP}:8001", model: *name}
 `)
 	for name, value := range map[string]string{"LEVEL": "warn", "HINTS": "true", "TIME": "90s", "SIZE": "2", "HOST": "h",
 		"DIGITS": "0123", "IP": "10.9.8.7"} {
@@ -88,21 +88,21 @@ func TestReferenceMistakes(t *testing.T) {
 	t.Setenv("CONF_SECRET", "hunter2!")
 	t.Setenv("CONF_ONE", "1")
 	for text, want := range map[string]string{
-		"listen: ${env:CONF_GONE}":                               "listen: ${env:CONF_GONE}: there is no such environment variable",
-		"workers: [{name: \"${file:gone}\"}]":                    "workers[0].name: ${file:gone}: open ",
-		"media: {domains: [a, \"${vault:x}\"]}":                  "media.domains[1]: ${vault:x} is not a reference (want ${env:NAME}",
-		"admin: ${env:}":                                         "admin: ${env:} is not a reference",
-		"admin: ${env:CONF_GONE}\nlisten: a${b":                  "listen: ${ without a }",
-		"admin: ${env:CONF_GONE}\nlog_level: ${file:no}":         "admin: ${env:CONF_GONE}",
-		"admin: ${file:large}":                                   "admin: ${file:large}: the file is too large (want 64KiB at most)",
-		"admin: ${file:binary}":                                  "admin: ${file:binary}: the file holds no text",
-		"log_level: ${env:CONF_SECRET}":                          `log_level: "${env:CONF_SECRET}" is not known`,
-		"max_in_flight: ${env:CONF_SECRET}":                      "max_in_flight: ${env:CONF_SECRET} is not a valid value (want a whole number)",
-		"body_limit: ${env:CONF_SECRET}":                         `body_limit: "${env:CONF_SECRET}" is not a size`,
-		"nats: {url: \"nats://u:${env:CONF_SECRET}@h\"}":         "nats.url: it holds a user or a secret",
-		"envoy: {worker_networks: [\"${env:CONF_ONE}\"]}":        `envoy.worker_networks[0]: `,
-		"pass_cache_hints: ${env:CONF_ONE}":                      "pass_cache_hints: ${env:CONF_ONE} is not a valid value",
-		"standalone: {workers: 1, host: \"${env:CONF_SECRET}\"}": `standalone.host: "${env:CONF_SECRET}" is not what Envoy can dial`,
+		"listen: ${env:CONF_GONE}":                        "listen: ${env:CONF_GONE}: there is no such environment variable",
+		"workers: [{name: \"${file:gone}\"}]":             "workers[0].name: ${file:gone}: open ",
+		"media: {domains: [a, \"${vault:x}\"]}":           "media.domains[1]: ${vault:x} is not a reference (want ${env:NAME}",
+		"admin: ${env:}":                                  "admin: ${env:} is not a reference",
+		"admin: ${env:CONF_GONE}\nlisten: a${b":           "listen: ${ without a }",
+		"admin: ${env:CONF_GONE}\nlog_level: ${file:no}":  "admin: ${env:CONF_GONE}",
+		"admin: ${file:large}":                            "admin: ${file:large}: the file is too large (want 64KiB at most)",
+		"admin: ${file:binary}":                           "admin: ${file:binary}: the file holds no text",
+		"log_level: ${env:CONF_SECRET}":                   `log_level: "${env:CONF_SECRET}" is not known`,
+		"max_in_flight: ${env:CONF_SECRET}":               "max_in_flight: ${env:CONF_SECRET} is not a valid value (want a whole number)",
+		"body_limit: ${env:CONF_SECRET}":                  `body_limit: "${env:CONF_SECRET}" is not a size`,
+		"nats: {url: \"nats://u:${env:CONF_SECRET}@h\"}":  "nats.url: it holds a user or a secret",
+		"envoy: {worker_networks: [\"${env:CONF_ONE}\"]}": `envoy.worker_networks[0]: `,
+		"pass_cache_hints: ${env:CONF_ONE}":               "pass_cache_hints: ${env:CONF_ONE} is not a valid value",
+		"workers: [{addr: \"${env:CONF_SECRET}\"}]":       `workers[0].addr: "${env:CONF_SECRET}" is not what Envoy can dial`,
 	} {
 		_, err := parse([]byte(text), dir)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {

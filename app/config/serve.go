@@ -23,7 +23,7 @@ func (c *Config) CheckServe() error {
 		bad("models", "none given (want the name and the directory of each model that workers serve)")
 	}
 	if len(c.Workers)+len(c.Kubernetes.Workers) == 0 && c.Dynamo.Plane == "" && !asked {
-		bad("workers", "none given (want workers, or one of kubernetes, dynamo and standalone, which find them)")
+		bad("workers", "none given (want workers, or one of kubernetes and dynamo, which find them)")
 	}
 	c.checkFiles(bad)
 	if _, err := c.Media.Relay.Key(); err != nil {

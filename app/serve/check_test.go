@@ -184,8 +184,6 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "nats: {url: a, token_file: DIR/none}", "nats.token_file: open DIR/none"},
 		{"", "nats: {url: a, tls_ca: DIR/text}", "nats.tls_ca: nats: failed to parse root certificate"},
 		{"", "nats: {url: a, prefix: A.b}", `nats.prefix: "A.b" is not a prefix (want up to 32 of a-z`},
-		{"", "nats: {url: a, stream: {storage: disk}}", `nats.stream.storage: "disk" is not known (want file or memory)`},
-		{"", "nats: {listen: \"127.0.0.1:4222\", stream: {replicas: 3}}", "nats.stream.replicas: 3, but the embedded server is one"},
 		{"", "nats: {listen: \"0.0.0.0:4222\"}", `nats.listen: "0.0.0.0:4222" is open to the network`},
 		{"", "nats: {listen: \":4222\"}", `nats.listen: ":4222" is open to the network`},
 		{"", "nats: {listen: \"127.0.0.1:4222\", config: DIR/empty}", "nats.config: DIR/empty allows clients without credentials"},
@@ -286,7 +284,6 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "kubernetes: {api: \"https://1.2.3.4\", workers: [{namespace: a, service: v}], ca_file: DIR/ours.pem, token_file: DIR/gone}",
 			"kubernetes.token_file: "},
 		{"", "dynamo: {engine_port: 8000}", "dynamo.plane: missing"},
-		{"", "standalone: {workers: 2}", "standalone.host: missing"},
 		// Envoy.
 		{"", "envoy: {listen: \"10000\"}", `envoy.listen: "10000" is not where to listen`},
 		{"", "envoy: {admin: \"127.0.0.1:10000\"}", `envoy.admin: "127.0.0.1:10000" is also envoy.listen`},

@@ -33,7 +33,7 @@ func secured(t *testing.T, conf string, port int) (*server.Server, int) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "nats.conf"), conf)
 	s := Server{Listen: fmt.Sprint("127.0.0.1:", port), Config: filepath.Join(dir, "nats.conf")}
-	e, err := s.start(StreamOptions{}, zap.NewNop())
+	e, err := s.start(zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 type LinkOptions struct {
 	Access Access
 	Prefix Prefix
-	Stream StreamOptions
 	Server
 	Refused func() // see ConnectOptions
 	Log     *zap.Logger
@@ -41,12 +40,12 @@ type Link struct {
 
 // StartLink connects and listens in the background.
 func StartLink(o LinkOptions) (*Link, error) {
-	l := &Link{done: make(chan struct{}), Listener: Listener{Log: o.Log, Prefix: o.Prefix, Stream: o.Stream,
+	l := &Link{done: make(chan struct{}), Listener: Listener{Log: o.Log, Prefix: o.Prefix,
 		Secret: o.Secret, FixedSecret: o.FixedSecret, Replaced: o.Replaced}}
 	c := ConnectOptions{Name: "sightline", Inbox: o.Prefix.RouterInbox(), Log: o.Log, Refused: o.Refused}
 	var err error
 	if o.Listen != "" {
-		l.server, err = o.Server.start(o.Stream, o.Log)
+		l.server, err = o.Server.start(o.Log)
 		if err != nil {
 			return nil, err
 		}

@@ -27,7 +27,6 @@ import (
 type Listener struct {
 	NATS   *nats.Conn
 	Prefix Prefix
-	Stream StreamOptions // used to create the stream
 	// Secret, unless nil, is what agents hash blocks with: that of the other routers there, or ours if we are the first. Replaced is
 	// called when it was another one. With FixedSecret neither happens: agents get it from a file.
 	Secret      *block.Secret
@@ -88,11 +87,11 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 	if err := CheckServer(l.NATS); err != nil {
 		return err
 	}
-	if err := ensureStreams(ctx, js, l.Prefix, l.Stream, l.Log); err != nil {
+	if err := ensureStreams(ctx, js, l.Prefix, 0, l.Log); err != nil {
 		return err
 	}
 	if l.Secret != nil && !l.FixedSecret {
-		secret, err := shareSecret(ctx, js, l.Prefix, l.Stream, l.Secret)
+		secret, err := shareSecret(ctx, js, l.Prefix, l.Secret)
 		if err != nil {
 			return err
 		}
@@ -276,7 +275,7 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	if !errors.Is(err, errIncomplete) && !errors.Is(err, errEmpty) {
 		return err
 	}
-	if err := ensureStreams(ctx, line.js, s.l.Prefix, s.l.Stream, s.l.Log); err != nil { // the stream of snapshots may have been deleted
+	if err := ensureStreams(ctx, line.js, s.l.Prefix, 0, s.l.Log); err != nil { // the stream of snapshots may have been deleted
 		return err
 	}
 	noAgent := line.requestSnapshot(ctx)

@@ -24,7 +24,7 @@ const secretName = "sightline-block-hash-secret"
 const agentSecretEvery = 5 * time.Second
 
 // shareSecret returns the deployment's secret. If no router has written one yet, own becomes it; an agent has none, and own is nil.
-func shareSecret(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions,
+func shareSecret(ctx context.Context, js jetstream.JetStream, p Prefix,
 	own *block.Secret) (secret [block.SecretBytes]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
@@ -40,10 +40,7 @@ func shareSecret(ctx context.Context, js jetstream.JetStream, p Prefix, o Stream
 			b := own.Bytes()
 			c := jetstream.StreamConfig{Name: p.Keys(), Subjects: []string{p.key()},
 				Metadata: map[string]string{secretName: base64.StdEncoding.EncodeToString(b[:])},
-				MaxMsgs:  1, MaxBytes: 1 << 10, MaxMsgSize: 1, Replicas: max(o.Replicas, 1)}
-			if o.Memory {
-				c.Storage = jetstream.MemoryStorage
-			}
+				MaxMsgs:  1, MaxBytes: 1 << 10, MaxMsgSize: 1, Replicas: 1}
 			// another router created it first
 			if _, err := js.CreateStream(ctx, c); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 				return fail(err)
@@ -77,7 +74,7 @@ func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger
 		var secret [block.SecretBytes]byte
 		failed := CheckServer(conn)
 		if failed == nil {
-			secret, failed = shareSecret(ctx, js, p, StreamOptions{}, nil)
+			secret, failed = shareSecret(ctx, js, p, nil)
 		}
 		if failed == nil {
 			s := &SharedSecret{block.NewSecret(), js, p, log}
@@ -98,7 +95,7 @@ func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger
 // Changed returns when the routers' secret is another one, or ctx has ended.
 func (s *SharedSecret) Changed(ctx context.Context) {
 	for range retry.Every(ctx, agentSecretEvery) {
-		if secret, err := shareSecret(ctx, s.js, s.prefix, StreamOptions{}, nil); err == nil && secret != s.Bytes() {
+		if secret, err := shareSecret(ctx, s.js, s.prefix, nil); err == nil && secret != s.Bytes() {
 			s.log.Warn("the secret of the block hashes was replaced; beginning anew")
 			return
 		}

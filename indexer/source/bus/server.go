@@ -141,7 +141,7 @@ func checkDir(dir string) error {
 }
 
 // start starts the server with room for a stream. While its port is in use it retries, up to serverStart.
-func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err error) {
+func (s *Server) start(log *zap.Logger) (_ *embedded, err error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
@@ -164,13 +164,8 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 		e.close()
 		return nil, fmt.Errorf("nats.dir: %w", err)
 	}
-	room := 2 * cmp.Or(stream.MaxBytes, keptEvents)
-	o.JetStreamMaxStore = cmp.Or(max(o.JetStreamMaxStore, 0), room)
-	if stream.Memory {
-		o.JetStreamMaxMemory = cmp.Or(max(o.JetStreamMaxMemory, 0), room)
-	} else {
-		o.JetStreamMaxMemory = cmp.Or(max(o.JetStreamMaxMemory, 0), 64<<20)
-	}
+	o.JetStreamMaxStore = cmp.Or(max(o.JetStreamMaxStore, 0), 2*keptEvents)
+	o.JetStreamMaxMemory = cmp.Or(max(o.JetStreamMaxMemory, 0), 64<<20)
 	last := "not ready in time" // or why the previous try failed
 	for end := time.Now().Add(serverStart); ; {
 		e.Server, err = server.NewServer(o.Clone())

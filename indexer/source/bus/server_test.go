@@ -51,7 +51,7 @@ func TestServerRefuses(t *testing.T) {
 		"an open folder in it":    {Server{Listen: "127.0.0.1:0", Dir: foreign}, "nats.dir: " + foreign + "/jetstream belongs"},
 		"a file where one is due": {Server{Listen: "127.0.0.1:0", Dir: conf(users)}, "is a file (want a folder)"},
 	} {
-		e, err := c.server.start(StreamOptions{}, zap.NewNop())
+		e, err := c.server.start(zap.NewNop())
 		if err == nil {
 			e.close()
 		}
@@ -68,7 +68,7 @@ func TestServersFolder(t *testing.T) {
 	t.Setenv("TMPDIR", temp)
 	mine := filepath.Join(t.TempDir(), "streams")
 	for _, dir := range []string{"", mine} {
-		e, err := (&Server{Listen: "127.0.0.1:0", Dir: dir}).start(StreamOptions{}, zap.NewNop())
+		e, err := (&Server{Listen: "127.0.0.1:0", Dir: dir}).start(zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}

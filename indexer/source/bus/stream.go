@@ -50,37 +50,22 @@ func (p Prefix) inboxes() string { return string(cmp.Or(p, DefaultPrefix)) + ".i
 func (p Prefix) RouterInbox() string             { return p.inboxes() + "router" }
 func (p Prefix) AgentInbox(worker string) string { return p.inboxes() + "agent." + token(worker) }
 
-// StreamOptions are the settings of a new stream. The zero value is one replica on disk, uncompressed, of 256 MiB.
-type StreamOptions struct {
-	Replicas int // 0: 1
-	Memory   bool
-	MaxBytes int64         // beyond it the oldest messages are dropped; 0: keptEvents
-	MaxAge   time.Duration // 0: no limit
-	Compress bool
-}
-
 // keptEvents limits the disk space of a stream that we create; messages before a snapshot are no longer needed.
 const keptEvents = 256 << 20
 
 const ensureTime = 5 * time.Second // for one attempt
 
-// ensureStreams creates the streams if they do not exist, and logs that. An existing stream is not changed: its limits, storage and
-// replicas are its operator's. The stream of events has what came after the snapshots.
-func ensureStreams(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions, log *zap.Logger) error {
+// ensureStreams creates the streams if they do not exist, and logs that. maxBytes bounds the events; 0: keptEvents. An existing stream is
+// not changed: its limits, storage and replicas are its operator's. The stream of events has what came after the snapshots.
+func ensureStreams(ctx context.Context, js jetstream.JetStream, p Prefix, maxBytes int64, log *zap.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
 	events := jetstream.StreamConfig{Name: p.Stream(), Subjects: []string{p.events() + ">"},
-		MaxBytes: cmp.Or(o.MaxBytes, keptEvents), MaxAge: o.MaxAge}
+		MaxBytes: cmp.Or(maxBytes, keptEvents)}
 	states := jetstream.StreamConfig{Name: p.State(), Subjects: []string{p.states() + ">"}, MaxMsgsPerSubject: 1}
 	for _, c := range []jetstream.StreamConfig{events, states} {
 		c.MaxMsgSize = maxMessage
-		c.Retention, c.Discard, c.AllowDirect, c.Replicas = jetstream.LimitsPolicy, jetstream.DiscardOld, true, max(o.Replicas, 1)
-		if o.Memory {
-			c.Storage = jetstream.MemoryStorage
-		}
-		if o.Compress {
-			c.Compression = jetstream.S2Compression
-		}
+		c.Retention, c.Discard, c.AllowDirect, c.Replicas = jetstream.LimitsPolicy, jetstream.DiscardOld, true, 1
 		_, err := js.Stream(ctx, c.Name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			_, err = js.CreateStream(ctx, c)

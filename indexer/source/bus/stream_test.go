@@ -105,30 +105,6 @@ func TestLargeMessagesAreRefused(t *testing.T) {
 	}
 }
 
-// TestStreamAsConfigured checks that a missing stream is created as configured.
-func TestStreamAsConfigured(t *testing.T) {
-	s := runServer(t, t.TempDir(), -1)
-	js, err := jetstream.New(connect(t, s.ClientURL()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := StreamOptions{Memory: true, MaxBytes: 7 << 20, MaxAge: time.Hour, Compress: true}
-	for range 2 { // the second one does not change it
-		if err := ensureStreams(t.Context(), js, "", o, nil); err != nil {
-			t.Fatal(err)
-		}
-		o = StreamOptions{}
-	}
-	made, err := js.Stream(t.Context(), DefaultPrefix.Stream())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c := made.CachedInfo().Config; c.Storage != jetstream.MemoryStorage || c.MaxBytes != 7<<20 || c.MaxAge != time.Hour ||
-		c.Compression != jetstream.S2Compression || c.Replicas != 1 {
-		t.Errorf("made with %+v", c)
-	}
-}
-
 // TestLostStream checks that a stream that is deleted under a running agent and a running router is created again, and that
 // events come again, even if the old one had reached a number that the new one will not reach for long, and if somebody else
 // creates it.
@@ -185,7 +161,7 @@ func TestPortIsTaken(t *testing.T) {
 	taken := c.LocalAddr().String()
 	started := make(chan error, 1)
 	go func() {
-		e, err := (&Server{Listen: taken, Dir: t.TempDir()}).start(StreamOptions{}, zap.NewNop())
+		e, err := (&Server{Listen: taken, Dir: t.TempDir()}).start(zap.NewNop())
 		if err == nil {
 			if addr := e.Addr().String(); addr != taken {
 				t.Errorf("it listens on %s", addr)
@@ -216,7 +192,7 @@ func TestWatchLeavesNothing(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	js, err := jetstream.New(connect(t, s.ClientURL()))
 	if err == nil {
-		err = ensureStreams(t.Context(), js, DefaultPrefix, StreamOptions{}, nil)
+		err = ensureStreams(t.Context(), js, DefaultPrefix, 0, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -537,10 +537,10 @@ func TestSharedSecret(t *testing.T) {
 		return j
 	}
 	first, second := block.NewSecret(), block.NewSecret()
-	if got, err := shareSecret(t.Context(), js(g.NATS), "", StreamOptions{}, first); err != nil || got != first.Bytes() {
+	if got, err := shareSecret(t.Context(), js(g.NATS), "", first); err != nil || got != first.Bytes() {
 		t.Fatalf("%v", err)
 	}
-	if got, err := shareSecret(t.Context(), js(g.NATS), "", StreamOptions{}, second); err != nil || got != first.Bytes() {
+	if got, err := shareSecret(t.Context(), js(g.NATS), "", second); err != nil || got != first.Bytes() {
 		t.Errorf("the second router: %v", err)
 	}
 	conn, refused := g.as(t, "a", "agent-a.nk")
