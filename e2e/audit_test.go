@@ -43,7 +43,7 @@ func TestAuditIsEqual(t *testing.T) {
 	}); err != nil {
 		t.Fatalf("%v: %d of %d equal", err, equal, requests)
 	}
-	if metric(t, l, "sightline_audit_named_events_total", "") == 0 {
+	if metric(t, l, "sightline_audit_events_total", `"named"`) == 0 {
 		t.Error("no event named its request by the session that it was given")
 	}
 }

@@ -61,7 +61,7 @@ func TestMediaSoak(t *testing.T) {
 	t.Logf("%d requests of %d bytes, %d failed; %.1f a second; resident %.0f MiB after 8, %.0f MiB at the end; decisions of %.1f ms",
 		sent.Load(), len(raw), failed.Load(),
 		float64(sent.Load()-8)/time.Since(begun).Seconds(), warm, after,
-		1000*metric(t, l, "sightline_extproc_decision_seconds_sum", "")/metric(t, l, "sightline_extproc_decision_seconds_count", ""))
+		1000*metric(t, l, "sightline_decision_seconds_sum", "")/metric(t, l, "sightline_decision_seconds_count", ""))
 	if failed.Load() > 0 || after > max(320, 1.5*warm) {
 		t.Errorf("%d of %d requests failed; %.0f MiB resident", failed.Load(), sent.Load(), after)
 	}

@@ -42,11 +42,11 @@ func TestCountersAreCounters(t *testing.T) {
 		}
 	}
 	if want := []string{"sightline_access_log_ends_missing", "sightline_access_log_silent", "sightline_build_info",
-		"sightline_config_last_reload_timestamp_seconds", "sightline_config_reload_success",
+		"sightline_config_reload_success",
 		"sightline_doubtful_blocks", "sightline_event_socket_shared", "sightline_event_stream_age_seconds",
-		"sightline_index_blocks", "sightline_index_bytes", "sightline_index_partial_slots", "sightline_index_slots", "sightline_index_used_bytes",
+		"sightline_index_blocks", "sightline_index_bytes", "sightline_index_used_bytes",
 		"sightline_learned_beginnings", "sightline_learned_bytes", "sightline_orphan_blocks",
-		"sightline_predictions", "sightline_ready",
+		"sightline_ready",
 		"sightline_relay_bytes", "sightline_relay_images",
 		"sightline_requests_open", "sightline_requests_waiting_to_be_read", "sightline_rules_aside",
 		"sightline_unserved_models",
@@ -78,7 +78,7 @@ func TestOpenMetrics(t *testing.T) {
 	defer resp.Body.Close()
 	page, _ := io.ReadAll(resp.Body)
 	id := regexp.QuoteMeta(lastDecision(t, l).Get("id").Str)
-	for _, name := range []string{"sightline_decision_seconds", "sightline_extproc_decision_seconds"} {
+	for _, name := range []string{"sightline_decision_seconds"} {
 		if !regexp.MustCompile(name + `_bucket\{.*# \{decision_id="` + id + `"\}`).Match(page) {
 			t.Errorf("%s has no exemplar %s:\n%.2000s", name, id, page)
 		}

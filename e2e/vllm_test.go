@@ -109,7 +109,7 @@ func TestRealVLLM(t *testing.T) {
 	r.fresh = "worker-1"
 	r.conversations("a restarted worker", 100)
 	r.audited()
-	if strings.Contains(r.page("/metrics"), "\nsightline_audit_named_events_total 0\n") {
+	if strings.Contains(r.page("/metrics"), "\nsightline_audit_events_total{what=\"named\"} 0\n") {
 		t.Error("no event names its request by the session that it was given")
 	}
 

@@ -56,7 +56,6 @@ func (c *call) fullDuplex() bool {
 	}
 	body := come.all()
 	arrived := time.Now()
-	defer func() { c.metrics.observeDecision(c.id, time.Since(arrived)) }()
 	d := c.decideBody(pieces(body), arrived)
 	back, err := splice(body, d.Edits)
 	if err != nil {

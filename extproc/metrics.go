@@ -1,18 +1,11 @@
 package extproc
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router"
 )
-
-// observeDecision records how long a decision took, with its id as exemplar.
-func (m *metrics) observeDecision(id string, d time.Duration) {
-	m.latency.(prometheus.ExemplarObserver).ObserveWithExemplar(d.Seconds(), prometheus.Labels{"decision_id": id})
-}
 
 // metrics are this package's counters. Every label value is a constant or a decision's reason, never client text.
 type metrics struct {
@@ -21,7 +14,6 @@ type metrics struct {
 	answers   *prometheus.CounterVec
 	bytesRead prometheus.Counter
 	errors    *prometheus.CounterVec
-	latency   prometheus.Histogram
 	entries   *prometheus.CounterVec
 }
 
@@ -37,8 +29,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		errors: of.Counters("extproc_errors_total",
 			"Streams that ended without a decision, by cause; decided too late: Envoy had forwarded the request after envoy.message_timeout.",
 			"what"),
-		latency: of.Histogram("extproc_decision_seconds", "Time from the end of the body to the sending of the answer.",
-			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2}),
 		entries: of.Counters("access_log_entries_total", "Entries of Envoy's access log, by outcome.", "kind"),
 	}
 	m.errors.WithLabelValues(tooSlow) // start at 0: an alert sees no increase in a counter that first appears as 1

@@ -272,7 +272,6 @@ func (c *call) buffered() bool {
 	c.requestEnded = c.in.GetRequestBody().GetEndOfStream()
 	c.reserveBody(int64(c.in.body.Len()))
 	d := c.decideBody(pieces(c.in.body), arrived)
-	defer func() { c.metrics.observeDecision(c.id, time.Since(arrived)) }()
 	enough()
 	if len(d.Edits) == 0 || d.Refuse != nil {
 		return c.answer(d, c.bodyAnswer(d))

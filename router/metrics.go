@@ -123,9 +123,6 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	of.ReadGauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 {
 		return float64(len(r.Unserved()))
 	})
-	of.ReadGauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 {
-		return float64(r.predicted.Size())
-	})
 	of.ReadCounter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.Dropped)
 	of.ReadGauge("requests_waiting_to_be_read", "Cleaned requests that wait because the limit of bytes being read is reached.",
 		func() float64 { return float64(r.lanes.queued()) })

@@ -118,8 +118,6 @@ var agentMetrics = []struct {
 	kind       prometheus.ValueType
 	value      func(*rankState) float64
 }{
-	{"published_messages_total", "Messages that the stream has acknowledged.", prometheus.CounterValue,
-		func(s *rankState) float64 { return float64(s.Published.Messages) }},
 	{"published_bytes_total", "Bytes that the stream has acknowledged.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Published.Bytes) }},
 	{"publish_failures_total", "Attempts to publish that failed and were tried again.", prometheus.CounterValue,
@@ -145,11 +143,8 @@ var agentMetrics = []struct {
 	{"stream_age_seconds", "How long the engine's event stream has not been live.", prometheus.GaugeValue,
 		func(s *rankState) float64 { return s.Age }},
 	{"blocks", "Blocks that the worker holds.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Blocks) }},
-	{"snapshots_total", "Snapshots written.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Snapshots) }},
 	{"snapshot_failures_total", "Snapshots that could not be written.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Published.SnapshotErrors) }},
-	{"snapshot_bytes", "Bytes of the last snapshot.", prometheus.GaugeValue,
-		func(s *rankState) float64 { return float64(s.Published.SnapshotBytes) }},
 	{"snapshot_timestamp_seconds", "When the last snapshot was written; 0: none was.", prometheus.GaugeValue, func(s *rankState) float64 {
 		if s.Published.SnapshotAt.IsZero() {
 			return 0

@@ -13,15 +13,13 @@ type stateMetrics struct {
 	index *indexer.Index
 	media *engine.Media
 
-	slots, partial, blocks, resident, used *prometheus.Desc // of the index
-	relayed, images                        *prometheus.Desc // of the relay: bytes, images
-	lost, relayTotal, fetched              *prometheus.Desc // counters
+	blocks, resident, used    *prometheus.Desc // of the index
+	relayed, images           *prometheus.Desc // of the relay: bytes, images
+	lost, relayTotal, fetched *prometheus.Desc // counters
 }
 
 func showState(of meter.Metrics, index *indexer.Index, media *engine.Media) {
 	m := &stateMetrics{index: index, media: media,
-		slots:      meter.Desc("index_slots", "Workers' data-parallel ranks that the index knows blocks of."),
-		partial:    meter.Desc("index_partial_slots", "Ranks of which the index knows only a part of the blocks."),
 		blocks:     meter.Desc("index_blocks", "Blocks in the index, summed over ranks."),
 		resident:   meter.Desc("index_bytes", "Memory that the index occupies, in bytes."),
 		used:       meter.Desc("index_used_bytes", "Memory of the index that holds blocks, in bytes."),
@@ -31,7 +29,7 @@ func showState(of meter.Metrics, index *indexer.Index, media *engine.Media) {
 		relayTotal: meter.Desc("relay_total", "The relay's images, by outcome.", "what"),
 		fetched:    meter.Desc("fetch_total", "Images requested by URL, by outcome.", "what"),
 	}
-	of.ReadAll(m.collect, m.slots, m.partial, m.blocks, m.resident, m.used, m.relayed, m.images, m.lost, m.relayTotal, m.fetched)
+	of.ReadAll(m.collect, m.blocks, m.resident, m.used, m.relayed, m.images, m.lost, m.relayTotal, m.fetched)
 }
 
 func (m *stateMetrics) collect(ch chan<- prometheus.Metric) {
@@ -41,8 +39,6 @@ func (m *stateMetrics) collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	s := m.index.Stats()
-	meter.Gauge(ch, m.slots, float64(s.Slots))
-	meter.Gauge(ch, m.partial, float64(s.Partial))
 	meter.Gauge(ch, m.blocks, float64(s.Blocks))
 	meter.Gauge(ch, m.resident, float64(s.Resident))
 	meter.Gauge(ch, m.used, float64(s.Used))

@@ -53,7 +53,6 @@ type reloader struct {
 	restart  []string // keys whose new value needs one
 	applied  time.Time
 	success  prometheus.Gauge
-	at       prometheus.Gauge
 	reloads  *prometheus.CounterVec
 	restarts *prometheus.GaugeVec
 }
@@ -65,13 +64,10 @@ const filesEvery = 2 * time.Second
 func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reloader {
 	of := meter.At(r.metrics)
 	x := &reloader{running: r, ctx: ctx, envoy: envoy, ended: make(chan struct{}), watch: newModelWatch(r.metrics, r.log, r.modelRead),
-		success: of.Gauge("config_reload_success", "1 unless the last reload of the configuration failed."),
-		at: of.Gauge("config_last_reload_timestamp_seconds",
-			"Unix time of the last successful load of the configuration."),
+		success:  of.Gauge("config_reload_success", "1 unless the last reload of the configuration failed."),
 		reloads:  of.Counters("config_reloads_total", "Reloads of the configuration, by outcome.", "result"),
 		restarts: of.Gauges("config_needs_restart", "1 for each key whose new value takes effect only after a restart.", "key")}
 	x.success.Set(1)
-	x.at.SetToCurrentTime()
 	x.applied = time.Now()
 	for _, result := range []string{"success", "failure"} {
 		x.reloads.WithLabelValues(result)
@@ -280,7 +276,6 @@ func (x *reloader) reportResult(restart []string, err error) {
 	}
 	x.problem, x.restart = "", restart
 	x.success.Set(1)
-	x.at.SetToCurrentTime()
 	x.applied = time.Now()
 	x.reloads.WithLabelValues("success").Inc()
 	x.restarts.Reset()

@@ -93,6 +93,7 @@ type Auditor struct {
 	matches indexer.Matches
 
 	verdicts     *prometheus.CounterVec
+	events       *prometheus.CounterVec
 	unattributed prometheus.Counter
 	namedEvents  prometheus.Counter
 }
@@ -146,10 +147,10 @@ func New(o Options) *Auditor {
 		verdicts: of.Counters("audit_total",
 			"Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, elsewhere, or unattributed.",
 			"model", "worker", "verdict"),
-		unattributed: of.Counter("audit_unattributed_events_total", "Stored events that several open requests could have caused."),
-		namedEvents: of.Counter("audit_named_events_total",
-			"Stored events that carried the session id that Sightline gave to an open request."),
+		events: of.Counters("audit_events_total", "Stored events that carried the session id that Sightline gave to an open request (named), or "+
+			"that several open requests could have caused (unattributed).", "what"),
 	}
+	a.unattributed, a.namedEvents = a.events.WithLabelValues("unattributed"), a.events.WithLabelValues("named")
 	of.ReadAll(a.collectAside, asideDesc)
 	return a
 }

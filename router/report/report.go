@@ -354,25 +354,22 @@ func (h *times) at(share float64) float64 {
 // The metrics: the values of the report that are worth a graph.
 var (
 	requestsDesc = meter.Desc("trial_requests_total", "Ended requests by arm: steered, or left to Envoy's own load balancing.", "arm")
-	promptDesc   = meter.Desc("trial_prompt_tokens_total",
-		"Prompt tokens of answered requests whose cached tokens are known, by arm.", "arm")
-	cachedDesc = meter.Desc("trial_cached_tokens_total", "Cached tokens of answered requests, by arm.", "arm")
-	wouldDesc  = meter.Desc("trial_would_tokens_total",
-		"Unsteered requests: tokens that only the chosen worker held (spared), or only the used one (cost).", "what")
+	tokensDesc   = meter.Desc("trial_tokens_total", "Tokens of answered requests whose cached tokens are known, by arm: prompt and cached; of "+
+		"the unsteered, those that only the chosen worker held (spared) or only the used one (cost).", "arm", "what")
 )
 
 // Show shows the metrics.
 func (t *Totals) Show(of meter.Metrics) {
-	of.ReadAll(t.collect, requestsDesc, promptDesc, cachedDesc, wouldDesc)
+	of.ReadAll(t.collect, requestsDesc, tokensDesc)
 }
 
 func (t *Totals) collect(ch chan<- prometheus.Metric) {
 	r := t.Report()
 	for arm, s := range map[Arm]Side{Steered: r.Steered, Unsteered: r.Left} {
 		meter.Counter(ch, requestsDesc, float64(s.Requests), string(arm))
-		meter.Counter(ch, promptDesc, float64(s.Prompt), string(arm))
-		meter.Counter(ch, cachedDesc, float64(s.Cached), string(arm))
+		meter.Counter(ch, tokensDesc, float64(s.Prompt), string(arm), "prompt")
+		meter.Counter(ch, tokensDesc, float64(s.Cached), string(arm), "cached")
 	}
-	meter.Counter(ch, wouldDesc, float64(r.Would.Spared), "spared")
-	meter.Counter(ch, wouldDesc, float64(r.Would.Cost), "cost")
+	meter.Counter(ch, tokensDesc, float64(r.Would.Spared), string(Unsteered), "spared")
+	meter.Counter(ch, tokensDesc, float64(r.Would.Cost), string(Unsteered), "cost")
 }
