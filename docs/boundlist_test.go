@@ -205,7 +205,7 @@ var bounds = []bound{
 		"engine/trtllm TestAnswerIsBounded: maxOffGPU", "engine/trtllm.Decoder.offGPU engine/trtllm.itemState.lastItem"},
 	{"images of an SGLang worker whose hashes events may reveal", "{engine/sglang.recentImages}", "oldest forgotten",
 		"– they keep the last ones", "engine/sglang TestPadsAreBounded: recentImages, p.by",
-		"engine/sglang.FingerprintFinder.by engine/sglang.FingerprintFinder.recent"},
+		"engine/sglang.FingerprintFinder.by engine/sglang.FingerprintFinder.recent engine/sglang.FingerprintFinder.votes"},
 	{"images waiting to be decoded", "{media/pixels.maxWaiting}, {media/pixels.maxWaitingBytes B}, shared; half a core, in turns",
 		"hashed when seen next", "no_room_total images to decode", "media/pixels TestNamesAreBounded: maxWaiting, maxWaitingBytes, full",
 		"media/pixels.Names.known"},

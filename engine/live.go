@@ -77,9 +77,9 @@ func (l *LiveModel) Model() *Model { return l.now.Load() }
 func (l *LiveModel) Server() *Server { return &l.server }
 
 // SawPad passes on a pad value from an event of one of this model's workers (see rules.Keys).
-func (l *LiveModel) SawPad(pad uint64) {
+func (l *LiveModel) SawPad(worker string, pad uint64) {
 	if saw := l.Model().keys.SawPad; saw != nil {
-		saw(pad)
+		saw(worker, pad)
 	}
 }
 

@@ -211,7 +211,7 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 		return sink.Slot()
 	})})
 	r := New(Options{Models: []Model{{Name: "tiny", Prompts: live}}, Fleet: fl, Index: ix, PredictedTTL: time.Nanosecond})
-	d := sglang.Decoder{Pad: live.SawPad}
+	d := sglang.Decoder{Pad: func(pad uint64) { live.SawPad("w", pad) }}
 	compared, images := 0, 0
 	for _, st := range rec.Steps {
 		if st.Usage == nil || st.HTTP != nil && *st.HTTP != 200 {

@@ -41,12 +41,12 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 	case wc.Events.ZMQ != "":
 		slot.EarlyEvents = class.Rules().StoredEarly && wc.Events.Load == ""
 		addr, _ := netip.ParseAddrPort(wc.Addr)
-		err = readSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc))
+		err = readSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc, slot.Worker.Name))
 		if wc.Events.Replay != "" {
 			s.peers.backfill(o, s.secret, slot.Worker.StableName, slot.Rank, s.log)
 		}
 	case wc.Events.Auto:
-		o.Decoder, o.Idle = s.decoder(wc), idleTime
+		o.Decoder, o.Idle = s.decoder(wc, slot.Worker.Name), idleTime
 		o.Source, err = s.lookupSource(slot.Worker.Addr, class.Rules(), rank, wc.Ranks)
 		s.peers.backfill(o, s.secret, slot.Worker.StableName, slot.Rank, s.log)
 	case wc.Events.NATS:
@@ -100,12 +100,12 @@ const idleTime = 10 * time.Second
 
 // decoder returns the decoder of what a worker publishes. Pad tokens of images in events are passed to the model, which learns
 // from them how SGLang's workers name images.
-func (s *sources) decoder(wc *config.Worker) kvevent.Decoder {
+func (s *sources) decoder(wc *config.Worker, worker string) kvevent.Decoder {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
 	d := rules.Decoding{Secret: s.secret, KeepTokens: s.keep, Standalone: wc.Events.Load != ""}
 	d.Pad = func(pad uint64) {
 		if p := s.prompts(wc); p != nil {
-			p.SawPad(pad)
+			p.SawPad(worker, pad)
 		}
 	}
 	return class.Rules().Decoder(d)

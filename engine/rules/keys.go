@@ -27,8 +27,8 @@ type Keys struct {
 	Salt func(ours string, req *body.Request) string
 	// UUID formats a content id as the uuid to put into requests; nil: the id itself.
 	UUID func(id mmhash.ContentID) string
-	// SawPad takes a pad value from an event. Pads reveal the fingerprint of the workers' image processor.
-	SawPad func(pad uint64)
+	// SawPad takes a pad value from an event of a worker. Pads reveal the fingerprint of the workers' image processor.
+	SawPad func(worker string, pad uint64)
 }
 
 // KeysOptions are what Keys depend on besides the release.

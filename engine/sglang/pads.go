@@ -2,6 +2,7 @@ package sglang
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,8 +21,17 @@ type FingerprintFinder struct {
 	now    string         // the fingerprint in use; "": not known yet
 	recent []Image        // recently routed, oldest first
 	by     map[uint64]int // first pad → candidate, for the recent images that were tried
-	agreed [2]uint64      // candidate + 1 that a 30-bit pad pointed to, and that pad
+	votes  []vote         // of the workers that were heard last, the newest last
 	tried  time.Time
+}
+
+// vote is what one worker's last pad pointed to.
+type vote struct {
+	worker    string
+	candidate int
+	pad       uint64
+	sure      bool // of 30-bit pads, two different ones pointed to it
+	at        time.Time
 }
 
 // Image holds what an image's item hash depends on besides the fingerprint.
@@ -36,6 +46,11 @@ const (
 	// retryPad is the least time between two searches for a pad that the fingerprint does not explain: the image may have been
 	// routed by another router, or the workers may have been upgraded. One search costs about a millisecond per image.
 	retryPad = time.Second
+	// maxVotes bounds the workers whose votes count: one odd worker changes no name of the others, and those that left are forgotten as new
+	// ones are heard.
+	maxVotes = 5
+	// silence is the time without a vote for the fingerprint in use after which another with as many votes replaces it.
+	silence = time.Minute
 )
 
 // transformersReleases lists the releases of Hugging Face transformers that a worker may run, the likely ones first.
@@ -87,8 +102,9 @@ func (f *FingerprintFinder) Name(pic Image) (string, bool) {
 	return ItemName(Item(f.now, pic.Content, pic.Detail)), true
 }
 
-// Saw takes a pad from an event. The first pad that only one candidate explains decides; of 30-bit pads two must agree.
-func (f *FingerprintFinder) Saw(pad uint64) {
+// Saw takes a pad from an event of a worker. The fingerprint to which most of the workers that were heard last point is in use: the first
+// pad that only one candidate explains is a worker's vote; of 30-bit pads two must agree.
+func (f *FingerprintFinder) Saw(worker string, pad uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c, ok := f.by[pad]
@@ -96,14 +112,34 @@ func (f *FingerprintFinder) Saw(pad uint64) {
 		f.tried = time.Now()
 		c, ok = f.explain(pad)
 	}
-	if !ok || f.candidates[c] == f.now {
+	if ok {
+		f.vote(vote{worker, c, pad, f.rule == PadFour, time.Now()})
+	}
+}
+
+// vote counts one worker's vote, and changes the fingerprint in use if another has more.
+func (f *FingerprintFinder) vote(v vote) {
+	if i := slices.IndexFunc(f.votes, func(o vote) bool { return o.worker == v.worker }); i >= 0 {
+		before := f.votes[i]
+		v.sure = v.sure || before.candidate == v.candidate && (before.sure || before.pad != v.pad)
+		f.votes = slices.Delete(f.votes, i, i+1)
+	}
+	f.votes = append(f.votes, v)
+	f.votes = f.votes[max(0, len(f.votes)-maxVotes):]
+	mine, others, last := 0, 0, time.Time{}
+	for _, o := range f.votes {
+		switch {
+		case !o.sure:
+		case o.candidate == v.candidate:
+			mine++
+		case f.candidates[o.candidate] == f.now:
+			others, last = others+1, o.at
+		}
+	}
+	if !v.sure || f.candidates[v.candidate] == f.now || mine < others || mine == others && v.at.Sub(last) < silence {
 		return
 	}
-	if f.rule != PadFour && (f.agreed[0] != uint64(c)+1 || f.agreed[1] == pad) {
-		f.agreed = [2]uint64{uint64(c) + 1, pad}
-		return
-	}
-	f.now = f.candidates[c]
+	f.now = f.candidates[v.candidate]
 	if f.found != nil {
 		f.found(f.now)
 	}

@@ -33,8 +33,8 @@ func TestFingerprintIsFound(t *testing.T) {
 			if _, ok := p.Name(pic(i)); ok {
 				t.Errorf("%s: named before any event", version)
 			}
-			p.Saw(1 << 40) // of an image that was routed by others
-			p.Saw(Pads(item(worker, i), p.rule)[0])
+			p.Saw("w", 1<<40) // of an image that was routed by others
+			p.Saw("w", Pads(item(worker, i), p.rule)[0])
 		}
 		got, ok := p.Name(pic(9))
 		if want := ItemName(item(worker, 9)); !ok || got != want || len(told) != 1 || told[0] != worker {
@@ -43,7 +43,7 @@ func TestFingerprintIsFound(t *testing.T) {
 		for i := range need {
 			p.Name(pic(20 + i))
 			p.tried = time.Time{} // a second has passed
-			p.Saw(Pads(item(upgraded, 20+i), p.rule)[0])
+			p.Saw("w", Pads(item(upgraded, 20+i), p.rule)[0])
 		}
 		if len(told) != 2 || told[1] != upgraded {
 			t.Errorf("%s: after the upgrade: told %d times", version, len(told))
@@ -57,8 +57,54 @@ func TestPadsAreBounded(t *testing.T) {
 	for i := range 3 * recentImages {
 		p.Name(Image{Content: sha256.Sum256([]byte(fmt.Sprint(i)))})
 	}
-	p.Saw(1 << 50)
+	p.Saw("w", 1<<50)
 	if len(p.recent) != recentImages || len(p.by) > recentImages*len(p.candidates) {
 		t.Errorf("%d images, %d pads", len(p.recent), len(p.by))
+	}
+}
+
+// TestOddWorkerChangesNoNames: a worker whose processor is another than the others' changes nothing for them, whichever is heard first and
+// how often; a fleet that is replaced worker by worker is followed, and so is the only worker there is.
+func TestOddWorkerChangesNoNames(t *testing.T) {
+	for _, version := range []string{"0.5.23", "0.5.22"} {
+		p := qwen3(t, version, nil)
+		images := 0
+		sees := func(worker string, candidate int) { // two images, as 30-bit pads need
+			for range 2 {
+				images++
+				pic := Image{Content: sha256.Sum256([]byte(fmt.Sprint(images)))}
+				p.Name(pic)
+				p.tried = time.Time{} // a second has passed
+				p.Saw(worker, Pads(Item(p.candidates[candidate], pic.Content, ""), p.rule)[0])
+			}
+		}
+		want := func(candidate int, when string) {
+			t.Helper()
+			if p.now != p.candidates[candidate] {
+				t.Errorf("%s, %s: got the fingerprint %q, want %q", version, when, p.now, p.candidates[candidate])
+			}
+		}
+		sees("odd", 7)
+		want(7, "the odd one alone")
+		for _, w := range []string{"a", "b", "c"} {
+			sees(w, 2)
+		}
+		want(2, "three others heard")
+		for range 20 {
+			sees("odd", 7)
+		}
+		want(2, "the odd one heard often")
+		for _, w := range []string{"d", "e", "f"} {
+			sees(w, 4)
+		}
+		want(4, "new workers replaced the old")
+		for range 2 {
+			sees("odd", 4)
+		}
+		want(4, "the odd one as they are")
+		p = qwen3(t, version, nil)
+		sees("only", 1)
+		sees("only", 3)
+		want(3, "the only worker upgraded")
 	}
 }
