@@ -733,7 +733,8 @@ def keys_below(kind, found, seen):
 
 
 def nested_keys():
-    """Of each endpoint: the keys below the fields that hold messages and tools, by the release's types."""
+    """Of each endpoint: the keys below the fields that hold messages and tools, by the release's types; of vllm_xargs those that its
+    code asks for."""
     out = {}
     for endpoint, fields in (("/v1/chat/completions", ("messages", "tools")), ("/v1/responses", ("input", "tools")),
                              ("/v1/messages", ("messages", "system", "tools"))):
@@ -741,6 +742,9 @@ def nested_keys():
             found = set()
             keys_below(request_type(endpoint).model_fields[field].annotation, found, {})
             out[endpoint + " " + field] = sorted(found)
+    asked = re.compile(r"(?:extra_args|vllm_xargs)[a-z_ ()]*(?:\.get\(|\[)\"([a-z_]+)\"")
+    files = glob.glob(ROOT + "/vllm/**/*.py", recursive=True)
+    out["vllm_xargs"] = sorted({key for file in files for key in asked.findall(open(file, encoding="utf-8").read())})
     return out
 
 
