@@ -11,10 +11,16 @@ import (
 	"github.com/sightline-router/sightline/lab/sim"
 )
 
-// TestOddWorker: a worker that is started anew with another --model names images otherwise. The rule for images steps aside for this worker
-// alone, the five others keep what they have exactly; and it is back as soon as the worker is what it was, without any request.
+// TestOddWorker: a worker that is started anew with another --model, or in a rolling upgrade as another release, names images otherwise.
+// The rule for images steps aside for this worker alone, the five others keep what they have exactly; and it is back as soon as the worker
+// is what it was, without any request.
 func TestOddWorker(t *testing.T) {
 	t.Parallel()
+	t.Run("model", func(t *testing.T) { oddWorker(t, func(c *sim.Config) { c.Model = "another/model" }) })
+	t.Run("release", func(t *testing.T) { oddWorker(t, func(c *sim.Config) { c.Version = "0.30.0" }) })
+}
+
+func oddWorker(t *testing.T, change func(*sim.Config)) {
 	p, err := prompts()
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +53,7 @@ func TestOddWorker(t *testing.T) {
 		home = served("Which is kept?", kept).Get("worker").Str
 	}
 
-	at := sim.Config{Model: "another/model", ServedName: lab.ModelName, Prompt: p, Listen: l.Sims[0].Addr(),
+	at := sim.Config{Model: lab.ModelName, ServedName: lab.ModelName, Prompt: p, Listen: l.Sims[0].Addr(),
 		Events: strings.TrimPrefix(l.Sims[0].EventsAddr(), "tcp://"), Replay: strings.TrimPrefix(l.Sims[0].ReplayAddr(), "tcp://")}
 	swap := func(c sim.Config) {
 		l.Sims[0].Close()
@@ -58,7 +64,9 @@ func TestOddWorker(t *testing.T) {
 		w.Start()
 		l.Sims[0] = w
 	}
-	swap(at)
+	odd := at
+	change(&odd)
+	swap(odd)
 	asides := func() gjson.Result {
 		raw, err := lab.Get("http://" + l.Admin + "/problems")
 		if err != nil {
@@ -74,7 +82,6 @@ func TestOddWorker(t *testing.T) {
 			t.Errorf("an image at %s, after worker-1 became another: %s; %s", home, d.Raw, asides().Raw)
 		}
 	}
-	at.Model = lab.ModelName
 	swap(at)
 	eventually(t, "the rule is in use at the worker, without a request", func() bool { return aside() == 0 })
 }
