@@ -192,7 +192,10 @@ func (s *slot) storeGroup(blockSize int, e *kvevent.Event) (dropped int) {
 		return 0
 	}
 	if g.published == nil || g.view.version != g.published.version {
-		s.rebuild()
+		s.publish()
+		for h := range g.held { // runs of bits of another version count as empty
+			s.syncHash(h)
+		}
 	}
 	for _, h := range e.EngineHashes {
 		v, known := g.held[h]
@@ -330,14 +333,6 @@ func lcm(a, b int) int {
 		x, y = y, x%y
 	}
 	return a / x * b
-}
-
-// rebuild makes all runs of bits anew: those of another version count as empty.
-func (s *slot) rebuild() {
-	s.publish()
-	for h := range s.groups.held {
-		s.syncHash(h)
-	}
 }
 
 // clearGroups forgets what the further groups hold, but not what they are.

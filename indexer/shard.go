@@ -127,7 +127,7 @@ func dropLow(lo, hi uint64) (uint64, uint64) {
 func common(a, b []uint64) int {
 	n := min(len(a), len(b))
 	a, b = a[:n], b[:n]
-	if equal(a, b) {
+	if string(bytesOf(a)) == string(bytesOf(b)) {
 		return n
 	}
 	i := 0
@@ -138,10 +138,6 @@ func common(a, b []uint64) int {
 		i++
 	}
 	return i
-}
-
-func equal(a, b []uint64) bool {
-	return len(a) == len(b) && string(bytesOf(a)) == string(bytesOf(b))
 }
 
 func bytesOf(a []uint64) []byte {

@@ -70,7 +70,10 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 		err = errors.Join(err, b.add(name, text, now))
 	}
 	take("config.yaml", func() ([]byte, error) { return b.configuration(o.Config) })
-	admin, envoy := cmp.Or(o.Admin, b.cfg.AdminURL()), cmp.Or(o.Envoy, b.envoyAdmin())
+	admin, envoy := cmp.Or(o.Admin, b.cfg.AdminURL()), o.Envoy
+	if at := b.cfg.Envoy.Admin; envoy == "" && at != "" {
+		envoy = "http://" + at
+	}
 	take("version.json", func() ([]byte, error) { return json.Marshal(buildinfo.Read()) })
 	for _, page := range []string{"workers", "problems", "probes", "audit", "decisions?n=200", "unserved", "hosts", "metrics"} {
 		path, _, _ := strings.Cut(page, "?")
@@ -104,14 +107,6 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 	}
 	fmt.Fprintf(b.out, "\nwritten to %s; review it before you share it\n", name)
 	return err
-}
-
-// envoyAdmin returns the URL of the configuration's Envoy; "": none.
-func (b *bundle) envoyAdmin() string {
-	if b.cfg.Envoy.Admin == "" {
-		return ""
-	}
-	return "http://" + b.cfg.Envoy.Admin
 }
 
 // configuration returns the effective configuration, with references as written in the file.

@@ -2,7 +2,6 @@ package generate
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"github.com/sightline-router/sightline/engine"
@@ -128,11 +127,4 @@ func (d *drafter) advise(these func(*worker) bool) {
 			fmt.Fprintf(d.out, "%s\n%s\n", part.head, strings.Join(part.list, "\n"))
 		}
 	}
-}
-
-// printNext prints the commands that run what was written.
-func (d *drafter) printNext() {
-	config := filepath.Join(d.Out, configFile)
-	fmt.Fprintf(d.out, "Written and checked: %s, %s. Next:\n  sightline serve -c %s\n  envoy -c %s\n",
-		config, filepath.Join(d.Out, envoyFile), config, filepath.Join(d.Out, envoyFile))
 }

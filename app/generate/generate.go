@@ -125,7 +125,8 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 		return err
 	}
 	d.advise(all)
-	d.printNext()
+	config, envoy := filepath.Join(d.Out, configFile), filepath.Join(d.Out, envoyFile)
+	fmt.Fprintf(d.out, "Written and checked: %s, %s. Next:\n  sightline serve -c %[1]s\n  envoy -c %[2]s\n", config, envoy)
 	return nil
 }
 

@@ -32,18 +32,11 @@ func (s *sources) lookupSource(addr string, r rules.Rules, rank, ranks int) (*st
 		if err != nil {
 			return stream.ZMQ{}, err
 		}
-		if e != last && rank == 0 {
-			s.compare(addr, e, ranks)
+		if e != last && rank == 0 && e.Ranks > 1 && e.Ranks != ranks {
+			s.log.Error("the worker's data-parallel size is not its configured ranks",
+				zap.String("worker", addr), zap.Int("dp_size", e.Ranks), zap.Int("ranks", ranks))
 		}
 		last = e
 		return stream.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic, Host: host}, nil
 	}}, nil
-}
-
-// compare logs where a worker's own report differs from the configuration.
-func (s *sources) compare(addr string, e rules.EventSource, ranks int) {
-	if e.Ranks > 1 && e.Ranks != ranks {
-		s.log.Error("the worker's data-parallel size is not its configured ranks",
-			zap.String("worker", addr), zap.Int("dp_size", e.Ranks), zap.Int("ranks", ranks))
-	}
 }

@@ -414,8 +414,11 @@ func (f *Feed) applyQueue(ctx context.Context) {
 					if f.replayOwed && time.Now().After(f.notBefore) { // even if the queue is never empty
 						f.catchUp(ctx)
 					}
-				case lost:
-					f.afterDrop(ctx)
+				case lost: // and no later message has revealed the gap
+					if !f.catchUp(ctx) {
+						f.forget()
+						f.markDoubtful(nil)
+					}
 				default:
 					more = false
 				}

@@ -119,14 +119,6 @@ func (f *Feed) acceptEpoch(m Message) bool {
 	return true
 }
 
-// afterDrop is called when the queue has dropped messages and no later message has revealed the gap.
-func (f *Feed) afterDrop(ctx context.Context) {
-	if !f.catchUp(ctx) {
-		f.forget()
-		f.markDoubtful(nil)
-	}
-}
-
 // restart begins a new incarnation of the publisher, about which nothing is known.
 func (f *Feed) restart(epoch uint64) {
 	f.update(func(s *Stats) { s.Restarts++ })

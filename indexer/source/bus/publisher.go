@@ -379,7 +379,11 @@ func (p *Publisher) send(ctx context.Context) {
 				return
 			} else if err != nil { // ctx has ended
 				p.unfinished = m
-				p.discardSnapshot(s)
+				if s != nil { // a snapshot that was not published
+					p.mu.Lock()
+					p.saving, p.changed = false, true
+					p.mu.Unlock()
+				}
 				return
 			} else if s != nil {
 				p.running.Go(func() { p.save(ctx, s) })
@@ -538,15 +542,6 @@ func (p *Publisher) stop() {
 	p.fenced, p.events, p.waitingRouters = true, nil, nil
 	p.stats.Refused++
 	p.mu.Unlock()
-}
-
-// discardSnapshot handles a snapshot whose message was not published.
-func (p *Publisher) discardSnapshot(s *snapshot) {
-	if s != nil {
-		p.mu.Lock()
-		p.saving, p.changed = false, true
-		p.mu.Unlock()
-	}
 }
 
 // save writes a snapshot whose message was published, and answers the routers that asked for it.
