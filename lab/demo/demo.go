@@ -33,6 +33,8 @@ type Options struct {
 	Out       io.Writer
 }
 
+const repeated = "Every repeated image went to the worker that held it, by data URL, by URL, and in later turns."
+
 // Run runs the demo. The error says which result was not as expected.
 func Run(ctx context.Context, o Options) error {
 	prompts, err := lab.NewPrompts(o.ModelDir, sim.VLLM, lab.ModelName, 16)
@@ -79,7 +81,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := judge(load, with, len(full.Sims)); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "\n%s\n", p.green("Every repeated image went to the worker that held it, by data URL, by URL, and in later turns."))
+	fmt.Fprintf(o.Out, "\n%s\n", p.green(repeated))
 	if o.Stay {
 		fmt.Fprintf(o.Out, `
 Left running (Ctrl-C ends it). Try:
