@@ -116,20 +116,20 @@ func TestPages(t *testing.T) {
 	var unserved []string
 	if err := json.Unmarshal([]byte(get("GET", "/unserved", 200)), &unserved); err != nil || len(unserved) != 1 ||
 		unserved[0] != "<b>none</b>" {
-		t.Errorf("/unserved: %q (%v)", unserved, err)
+		t.Errorf("/unserved: got %q (%v), want <b>none</b>", unserved, err)
 	}
 
 	get("GET", "/healthz", 200)
 	if s := get("GET", "/readyz", 200); s != "ready: all is known\n" {
-		t.Errorf("/readyz says %q", s)
+		t.Errorf("/readyz: got %q, want \"ready: all is known\"", s)
 	}
 	ready = errors.New("no workers yet")
 	if s := get("GET", "/readyz", 503); !strings.Contains(s, "no workers yet") {
-		t.Errorf("/readyz says %q", s)
+		t.Errorf("/readyz: got %q, want \"no workers yet\" in it", s)
 	}
 	get("POST", "/workers/resync?worker=gpu-a", 202)
 	if asked != "gpu-a" {
-		t.Errorf("resync asked of %q", asked)
+		t.Errorf("resync: got %q, want gpu-a", asked)
 	}
 	get("POST", "/workers/resync?worker=gpu-z", 404)
 	get("GET", "/workers/resync?worker=gpu-a", 405)
@@ -147,7 +147,7 @@ func TestPages(t *testing.T) {
 		t.Errorf("/index: %q", s)
 	}
 	if s := get("POST", "/v1/route?path=/v1/completions", 400); !strings.Contains(s, "JSON") { // no body
-		t.Errorf("/v1/route: %q", s)
+		t.Errorf("/v1/route: got %q, want a word about JSON", s)
 	}
 	get("GET", "/explain?id=second", 200)
 	get("GET", "/explain?id=third", 404)
@@ -216,11 +216,11 @@ func TestAskingIsBounded(t *testing.T) {
 	}
 	for _, path := range []string{"/v1/route", "/v1/route?book=true", "/explain"} {
 		if got := post(path, strings.NewReader(strings.Repeat(" ", 101))); got != http.StatusRequestEntityTooLarge {
-			t.Errorf("%s with a body that is too large: %d", path, got)
+			t.Errorf("%s with a body that is too large: got %d, want 413", path, got)
 		}
 	}
 	if got := post("/v1/route", strings.NewReader(`{"model":"m","messages":[]}`)); got != http.StatusServiceUnavailable {
-		t.Errorf("without workers: %d", got)
+		t.Errorf("without workers: got %d, want 503", got)
 	}
 	var ends []*io.PipeWriter
 	done := make(chan int)
@@ -231,13 +231,13 @@ func TestAskingIsBounded(t *testing.T) {
 		_, _ = io.WriteString(write, "{") // it is being read
 	}
 	if got := post("/explain", strings.NewReader("{}")); got != http.StatusServiceUnavailable || counted != "asked" {
-		t.Errorf("with %d bodies on their way: %d, counted %q", maxQueries, got, counted)
+		t.Errorf("with %d bodies on their way: got %d, counted %q, want 503 and asked", maxQueries, got, counted)
 	}
 	for _, w := range ends {
 		_ = w.Close()
 		<-done
 	}
 	if got := post("/explain", strings.NewReader("{}")); got != http.StatusOK {
-		t.Errorf("when they are gone: %d", got)
+		t.Errorf("when they are gone: got %d, want 200", got)
 	}
 }

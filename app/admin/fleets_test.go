@@ -114,7 +114,7 @@ func TestFleets(t *testing.T) {
 				r := httptest.NewRequest(http.MethodGet, srv.URL+path, nil)
 				srv.Config.Handler.ServeHTTP(w, r)
 				if w.Code != http.StatusOK {
-					t.Fatalf("%s: %d %s", path, w.Code, w.Body)
+					t.Fatalf("%s: got %d %s, want 200", path, w.Code, w.Body)
 				}
 				return w.Body.String()
 			}
@@ -139,13 +139,13 @@ func TestFleets(t *testing.T) {
 			}
 			if state == "broken" && size > 1 {
 				if n := strings.Count(get("/?filter=failed"), `data-l="status">503`); n < 10 {
-					t.Errorf("%d failed decisions", n)
+					t.Errorf("got %d failed decisions, want 10 or more", n)
 				}
 				if n := strings.Count(get("/?filter=inexact&q=REQUEST-007"), `href="/?id=`); n != 1 {
-					t.Errorf("%d decisions by their id", n)
+					t.Errorf("got %d decisions by their id, want 1", n)
 				}
 				if n := strings.Count(get("/?q=gpt-5"), `href="/?id=`); n != 4 {
-					t.Errorf("%d decisions by a model's name", n)
+					t.Errorf("got %d decisions by a model's name, want 4", n)
 				}
 			}
 			if os.Getenv("SIGHTLINE_PAGES") != "" {

@@ -110,12 +110,12 @@ func TestAgainst(t *testing.T) {
 			err = compare(t.Context(), []byte(c.request))
 			if len(c.want) == 0 {
 				if err != nil || !strings.Contains(out.String(), "result    equal") {
-					t.Errorf("%v\n%s", err, out)
+					t.Errorf("got %v\n%s, want \"equal\"", err, out)
 				}
 				return
 			}
 			if !errors.Is(err, errDiffers) {
-				t.Errorf("%v", err)
+				t.Errorf("got %v, want %v", err, errDiffers)
 			}
 			for _, want := range c.want {
 				if !strings.Contains(out.String(), want) {
@@ -195,7 +195,7 @@ func TestAgainstInPart(t *testing.T) {
 func TestAgainstNoWorker(t *testing.T) {
 	o := Options{ModelDir: "../../examples/models/qwen2.5-vl", Against: "10.0.0.5:8000"}
 	if _, err := o.against(io.Discard); err == nil || !strings.Contains(err.Error(), "such as http://10.0.0.5:8000") {
-		t.Errorf("no URL: %v", err)
+		t.Errorf("no URL: got %v, want an example of one", err)
 	}
 	for status, want := range map[int]string{401: "worker_access.api_key_file", 200: "is it a worker's own port?"} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -209,7 +209,7 @@ func TestAgainstNoWorker(t *testing.T) {
 		}
 		err = compare(t.Context(), []byte(`{"model":"m","messages":[{"role":"user","content":"Hi"}]}`))
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%d: %v", status, err)
+			t.Errorf("%d: got %v, want %q", status, err, want)
 		}
 		srv.Close()
 	}
