@@ -15,7 +15,7 @@ import (
 // has none.
 var notExact = map[string]string{
 	"ErrNoTemplate": "templates that are missing", "ErrTemplate": "do not run", "ErrFeature": "do not run",
-	"ErrTemplateLimit": "beyond their", "ErrFiles": "files that [do not load]", "ErrNoFiles": "models without a directory",
+	"ErrTemplateLimit": "beyond their", "ErrFiles": "files that [do not load]", "ErrRelease": "all of [older releases]", "ErrNoFiles": "models without a directory",
 	"ErrText": "do not load", "ErrEndpoint": "other APIs than chats", "ErrMistral": "in mistral mode",
 	"ErrStored": "`previous_response_id`", "ErrPart": "items whose place", "ErrTooMany": "4,096 messages or parts",
 	"ErrManyPrompts": "1,024 prompts", "ErrLong": "2,097,152 tokens", "ErrTime": "not read in time",
@@ -31,7 +31,6 @@ var notExact = map[string]string{
 	"inexactNoFile": "not to be read", "inexactLargeFile": "too large", "inexactSlowFile": "a local file that is slow",
 	"inexactTime": "not read in time", "inexactPanic": "not fetched or fails",
 	"noMediaInEvents": "What follows an image or salt", "SGLang's events do not tell an extra_key": "`extra_key`",
-	"this release's events do not tell salts apart":                 "salts before",
 	"this release's events do not tell adapters apart":              "adapters before",
 	"the engine bypasses its cache for this request":                "`prompt_logprobs`",
 	"an upper bound: the engine may read no cache for this request": "a beam search",
@@ -42,7 +41,7 @@ var notExact = map[string]string{
 }
 
 // explained are the parts of the section that stand for no reason of the code's by itself, but explain one beside them.
-var explained = []string{"Kimi-K2.5 and K2.6", "Qwen3-VL on SGLang", "one image of H2OVL", "images on vLLM before 0.13"}
+var explained = []string{"Kimi-K2.5 and K2.6", "Qwen3-VL on SGLang", "one image of H2OVL"}
 
 // TestNotExact: the section lists each reason for which a prediction is not exact, and no other.
 func TestNotExact(t *testing.T) {

@@ -62,8 +62,6 @@ func (m *Model) keyedAlike(lora string, req *body.Request) string {
 	case m.Server.Dynamo():
 	case r.TakesExtraKey && extra.Exists() && extra.Type != gjson.Null && extra.Raw != `""`:
 		return "SGLang's events do not tell an extra_key"
-	case !r.EventsIncludeSalt && salt != "":
-		return "this release's events do not tell salts apart"
 	case !r.EventsIncludeAdapter && lora != "":
 		return "this release's events do not tell adapters apart"
 	}

@@ -30,7 +30,7 @@ import (
 // size of its file, and publishes {"ids": [...], "images": [{"at":, "tokens":, "name":}]} for each prompt that it stores.
 func fifth(string) rules.Rules {
 	return rules.Rules{
-		Release: "1.0", BlockSize: 4, EventsIncludeMedia: true, EventsIncludeSalt: true, EventsIncludeAdapter: true, CountsCopies: true,
+		Release: "1.0", BlockSize: 4, EventsIncludeMedia: true, EventsIncludeAdapter: true, CountsCopies: true,
 		Dialect: prompt.Dialect{
 			Format: (*template.Template).ContentFormat,
 			Part: func(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {

@@ -49,7 +49,7 @@ func RulesOf(name, release string) rules.Rules {
 		r.TooOld = fmt.Sprintf("%s %s is older than %d.%d.%d, the first release that is read (update it, or keep Sightline 0.1.0, the last "+
 			"that reads older ones)", name, release, r.Oldest[0], r.Oldest[1], r.Oldest[2])
 		r.TakesSalt, r.TakesUUID = false, false
-		r.EventsIncludeMedia, r.EventsIncludeSalt, r.EventsIncludeAdapter = false, false, false
+		r.EventsIncludeMedia, r.EventsIncludeAdapter = false, false
 	}
 	return r
 }

@@ -105,7 +105,7 @@ func TestOldReleases(t *testing.T) {
 		if _, err := readAll(t, m, chatPath, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`); err != prompt.ErrRelease {
 			t.Errorf("%s %s: got %v, want %v", c.engine, c.old, err, prompt.ErrRelease)
 		}
-		if r := m.Rules(); r.TakesSalt || r.EventsIncludeMedia || r.EventsIncludeSalt || r.EventsIncludeAdapter {
+		if r := m.Rules(); r.TakesSalt || r.EventsIncludeMedia || r.EventsIncludeAdapter {
 			t.Errorf("%s %s: got events that tell media, salts or adapters, want none", c.engine, c.old)
 		}
 		want := c.engine + " " + c.old + " is older than " + c.oldest + ", the first release that is read (update it, or keep Sightline 0.1.0"
@@ -129,9 +129,8 @@ func TestDefaultsOfEngines(t *testing.T) {
 		s.Engine = name
 		s.DefaultsOf(func(string) bool { return false })
 		r := s.Rules()
-		if s.EngineVersion != want.release || s.BlockSize != want.blockSize || !r.EventsIncludeMedia || !r.EventsIncludeSalt {
-			t.Errorf("%s: release %s, blocks of %d, events tell media %v and salts %v", name, s.EngineVersion, s.BlockSize,
-				r.EventsIncludeMedia, r.EventsIncludeSalt)
+		if s.EngineVersion != want.release || s.BlockSize != want.blockSize || !r.EventsIncludeMedia {
+			t.Errorf("%s: release %s, blocks of %d, events tell media %v", name, s.EngineVersion, s.BlockSize, r.EventsIncludeMedia)
 		}
 	}
 }

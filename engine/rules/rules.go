@@ -45,7 +45,6 @@ type Rules struct {
 
 	// Events.
 	EventsIncludeMedia   bool // blocks with different media or salts differ in events
-	EventsIncludeSalt    bool // likewise for cache salts
 	EventsIncludeAdapter bool // likewise for LoRA adapters
 	EventsOfOneCache     bool // of a model's several KV caches, events are of the one that sees all tokens
 	// KV cache groups of one model may have blocks of different sizes; events have those of the one that sees all tokens

@@ -18,7 +18,7 @@ func Rules(v rules.Version) rules.Rules {
 		ZeroCachedAmbiguous: true, // without --enable-cache-report
 		HasProcessor:        true,
 		NewKeys:             func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o), nil },
-		EventsIncludeMedia:  true, EventsIncludeSalt: true, EventsIncludeAdapter: v.AtLeast(0, 5, 22),
+		EventsIncludeMedia:  true, EventsIncludeAdapter: v.AtLeast(0, 5, 22),
 		// UnifiedRadixCache reports its full component (0.5.23, unified_tree_core.py); a match also needs the window or state.
 		EventsOfOneCache: true,
 		Decoder: func(d rules.Decoding) kvevent.Decoder {

@@ -13,7 +13,7 @@ func Rules(v rules.Version) rules.Rules {
 		Dialect:    Dialect(),
 		TakesPaths: true, TakesEmbeddingFiles: true,
 		NewKeys:            func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
-		EventsIncludeMedia: v.AtLeast(1, 2, 0), EventsIncludeSalt: v.AtLeast(1, 2, 0), EventsIncludeAdapter: true,
+		EventsIncludeMedia: v.AtLeast(1, 2, 0), EventsIncludeAdapter: true,
 		// The V2 manager commits a batch's blocks when the batch is launched, and flushes them with the results of the previous one
 		// (1.3, _executor_loop_overlap in pyexecutor/py_executor.py). The HTTP drain gets them after the prefill.
 		StoredEarly:    v.AtLeast(1, 3, 0),

@@ -18,7 +18,7 @@ func Rules(v rules.Version) rules.Rules {
 		TakesSessionID:     since(30), // it uses the id for nothing else (read in 0.30.0, 0.31.0 and 0.32.0)
 		RefusesLocal:       true,
 		NewKeys:            func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
-		EventsIncludeMedia: true, EventsIncludeSalt: true, EventsIncludeAdapter: true, // extra keys
+		EventsIncludeMedia: true, EventsIncludeAdapter: true, // extra keys
 		BlocksByGroup:   true,
 		CountsCopies:    true, // its block pool reports each block
 		Decoder:         func(d rules.Decoding) kvevent.Decoder { return &Decoder{Secret: d.Secret, Keep: d.KeepTokens} },

@@ -44,11 +44,11 @@ var unneeded = map[string]string{
 	`update_merge_window`:                                        "a second without decisions after a restart",
 	`clusters\[1\]\.(type|health_checks|outlier_detection)`:      "one of the two finds a dead worker, and Sightline does",
 	`override_host_sources\[0\]\.metadata\.path|fallback_policy`: "Envoy's demand",
-	`overload_manager`: "limits of memory and connections are the operator's choice",
+	`overload_manager`:                                           "limits of memory and connections are the operator's choice",
 	`http_filters\[0\]\.typed_config\.(allow_mode_override|response_attributes)`: "without them other requests are buffered too, and " +
 		"which worker keeps a response is not known (docs/envoy.md)",
-	`explicit_http_config`:        "Envoy's demand",
-	`layers\[1\](\.admin_layer)?`: "for changes at the admin page, as Envoy has without layers",
+	`explicit_http_config`:            "Envoy's demand",
+	`layers\[1\](\.admin_layer)?`:     "for changes at the admin page, as Envoy has without layers",
 	`http_filters\[1\]\.typed_config`: "Envoy's demand",
 }
 
