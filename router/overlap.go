@@ -30,7 +30,7 @@ type overlap struct {
 	matches   indexer.Matches
 	matched   []matched           // by slot; entries that are not in matches are 0
 	reach     speculative.Reaches // by slot of the current lookup
-	paths     learned.Paths       // of the request, if it is remembered
+	path      learned.Path        // of the request, if it is remembered
 	pathChain []uint64            // the numbers of its steps, if they were looked up
 	sent      speculative.Reaches
 }
@@ -81,7 +81,7 @@ func (o *overlap) release() {
 	}
 	o.lookups = o.lookups[:0] // a request that is not read looks nothing up
 	o.slots, o.excluded = o.slots[:0], o.excluded[:0]
-	o.paths.Reset()
+	o.path.Reset()
 }
 
 // of returns the index of a slot's lookup.
@@ -155,7 +155,7 @@ func (o *overlap) hash(in *lookInput) {
 		} else {
 			l.locals = l.read.prompt.Locals(l.locals, l.form, in.adapter)
 		}
-		l.recall(in, &o.paths)
+		l.recall(in, &o.path)
 		l.chain = in.secret.Key().Chain(l.chain, l.locals)
 		l.listImages()
 	}

@@ -69,7 +69,7 @@ func (l *learning) paths() *learned.Hasher {
 // recalled is what is remembered of a request, for the workers of one group.
 type recalled struct {
 	learned.Prompt
-	path   *learned.Path // of the request, in the order of the group's engines; nil: it is not remembered
+	path   *learned.Path // of the request; nil: it is not remembered
 	used   bool          // its blocks are looked up: they are more than the computed ones
 	class  uint32        // its learnedClass, if the request is looked up; 0: it is not
 	teach  uint32        // its learnedClass, if the request is remembered; 0: it is not
@@ -100,8 +100,8 @@ func (e *engineReading) learnable() bool {
 	return e.facts.Reuse != prompt.Recomputed && !e.facts.Several && e.facts.Ambiguous(false) == "" && !e.refused()
 }
 
-// recall replaces the blocks by remembered ones if these are more. paths are the request's, read once for all lookups.
-func (l *lookup) recall(in *lookInput, paths *learned.Paths) {
+// recall replaces the blocks by remembered ones if these are more. path is the request's, read once for all lookups.
+func (l *lookup) recall(in *lookInput, path *learned.Path) {
 	r := &l.recalled
 	l.own = len(l.locals)
 	if in.learning == nil {
@@ -110,13 +110,13 @@ func (l *lookup) recall(in *lookInput, paths *learned.Paths) {
 	if !l.remembers(in.reading) {
 		return
 	}
-	if len(paths.In(learned.Written).Steps) == 0 {
-		in.learning.paths().Read(paths, learned.Head{Endpoint: in.path, Model: in.model.Name, Adapter: in.adapter, Tenant: in.tenant},
+	if len(path.Steps) == 0 {
+		in.learning.paths().Read(path, learned.Head{Endpoint: in.path, Model: in.model.Name, Adapter: in.adapter, Tenant: in.tenant},
 			&in.body, &in.req)
 	}
 	class := learnedClass(in.model.Name, l.class.Name, l.form)
-	order, facts := in.learning.memory.Order(class), &l.read.facts
-	r.path = paths.In(order)
+	facts := &l.read.facts
+	r.path = path
 	if facts.Ambiguous(len(r.path.Media) > 0) != "" {
 		return
 	}
@@ -126,14 +126,14 @@ func (l *lookup) recall(in *lookInput, paths *learned.Paths) {
 		return
 	}
 	r.class = r.teach
-	in.learning.memory.RecallIn(order, r.class, paths, &r.Prompt)
+	in.learning.memory.Recall(r.class, path, &r.Prompt)
 	if !r.agrees(l.locals) { // such as a URL that shows another image now
 		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
 	}
 	if facts.Truncated && r.Tokens == 0 { // one that goes on begins elsewhere
 		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
 	}
-	p, path, known := l.read.prompt, r.path, 0
+	p, known := l.read.prompt, 0
 	if r.Learned > 0 {
 		known = r.Learned*l.form.Size + l.form.Size/2
 	}
@@ -240,7 +240,7 @@ func (l *lookup) watching() *learned.Request {
 	}
 	path := l.recalled.path
 	return &learned.Request{Class: l.recalled.teach, Size: l.form.Size, Seen: &fleet.Seen{Blocks: l.tokens() / l.form.Size},
-		Path: learned.Path{Steps: slices.Clone(path.Steps), Media: slices.Clone(path.Media), Order: path.Order, Turn: path.Turn}}
+		Path: learned.Path{Steps: slices.Clone(path.Steps), Media: slices.Clone(path.Media)}}
 }
 
 // taught ends the watch of a request.

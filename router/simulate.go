@@ -24,7 +24,7 @@ func (r *Router) place(id, model string, rd engineReading, path *learned.Path) D
 	p := r.newPlan(&Request{ID: id}, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
 	p.mem.reading.req.Model = model
 	if path != nil {
-		p.mem.overlap.paths.Set(path)
+		p.mem.overlap.path.Set(path)
 	}
 	p.preparePrompt(rd)
 	r.conclude(p)

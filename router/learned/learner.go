@@ -460,7 +460,7 @@ func (x *watched) outcome() Outcome {
 }
 
 func (x *watched) taught() Taught {
-	t := Taught{Chain: x.chain, Prompt: x.prefill, Size: x.Size}
+	t := Taught{Chain: x.chain, Prompt: x.prefill}
 	if x.report.Prompt >= 0 {
 		t.Prompt, t.Tokens = x.report.Prompt/x.Size, x.report.Prompt
 	}

@@ -31,23 +31,7 @@ type Memory struct {
 	awaiting bool   // a snapshot may come
 	since    []Lesson
 	steps    int // and blocks, of those since then
-
-	turned [maxTurned]turned // the newest prompts that tell the order of media and texts, in a ring
-	newest int               // index in turned
 }
-
-// turned is a prompt whose request has a medium behind a text.
-type turned struct {
-	class uint32
-	order Order
-	turn  Turn
-	chain []uint64
-}
-
-const (
-	maxTurned      = 32
-	maxTurnedChain = 512 // blocks: 128 KiB in all
-)
 
 const mostAwaiting = 1 << 19 // steps and blocks of the lessons that are kept while a snapshot is awaited: 12 MiB; with more it is not
 
@@ -64,13 +48,7 @@ type Stats struct {
 type root struct {
 	node
 	cut bool // the last block of a prompt was not in one that goes on with an answer, such as where templates leave out <think>
-	// mediaFirst counts prompts that show that a message's media come first, less those that show the contrary; 0 to maxOrdered.
-	mediaFirst int
 }
-
-func (r *root) order() Order { return r.mediaFirst > 0 }
-
-const maxOrdered = 8
 
 // edge leads to a node: its parent, and the low bits of its first step's number.
 type edge struct {
@@ -179,27 +157,6 @@ type Prompt struct {
 	// Estimate: Blocks is an estimate. The request goes on for some time as another one did, or with an answer that may be the one
 	// that was generated, so that more than Learned may be cached; or how long its prompt is was not reported.
 	Estimate bool
-}
-
-// Order returns where a class's engines put a message's media.
-func (m *Memory) Order(class uint32) Order {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	root := m.roots[class]
-	return root != nil && root.order()
-}
-
-// RecallIn is Recall for a request whose engines write media and texts in an order. What was learned before the order was known counts.
-func (m *Memory) RecallIn(o Order, class uint32, p *Paths, out *Prompt) {
-	path := p.In(o)
-	m.Recall(class, path, out)
-	if path.Order == MediaFirst && out.Tokens == 0 {
-		var before Prompt
-		m.Recall(class, &p.written, &before)
-		if before.Learned > out.Learned {
-			*out = before
-		}
-	}
 }
 
 // Recall sets out to what is known of a request's prompt, for engines of a class. It reuses out.Blocks.
@@ -312,7 +269,6 @@ type Taught struct {
 	Chain  []uint64 // local hashes of its leading blocks; of those that follow the prompt's nothing is remembered
 	Prompt int      // how many of them are of the prompt
 	Tokens int      // of the prompt
-	Size   int      // tokens in a block; 0: not known
 }
 
 // Teach records what an engine made of a request, and reports whether that says more than was remembered. It keeps nothing of l.
@@ -361,8 +317,7 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 		return false
 	}
 	last := &root.node
-	same := 0             // leading blocks of last's chain that the prompt has
-	known := len(t.Chain) // of the prompt, by the path
+	same := 0 // leading blocks of last's chain that the prompt has
 	for at := 0; at < len(p.Steps); {
 		if e := last.ending; e != nil && last.children == 0 && p.Steps[at].Answer && e.shared(t.Chain, same) == e.length()-1 {
 			root.cut = true
@@ -372,7 +327,6 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 			return false // another path has the edge: one in 65,536
 		}
 		if n == nil {
-			known = same
 			m.part(last, same)
 			if m.outdated(last, same, t.Chain) {
 				m.dropBelow(last)
@@ -388,38 +342,10 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 		same = n.shared(t.Chain, same)
 		last, at = n, at+equal
 	}
-	m.noteOrder(root, l, known)
 	m.endAt(last, same, t)
 	m.use(last)
 	m.forget(last)
 	return m.changes != before
-}
-
-// noteOrder compares a prompt with those whose media are the same behind other texts, or whose texts are before other media. If it has
-// more in common with one of them than the path in the class's order has, of which the first known blocks were known, engines write the
-// other order.
-func (m *Memory) noteOrder(root *root, l *Lesson, known int) {
-	p, chain := &l.Path, l.Taught.Chain
-	if p.Turn == (Turn{}) || p.Order != root.order() {
-		return
-	}
-	for i := range m.turned {
-		other := &m.turned[i]
-		if other.class != l.Class || other.order != p.Order || other.turn.Other != p.Turn.Other || other.turn.Own == p.Turn.Own {
-			continue
-		}
-		// A block or 16 tokens more may be the first words of the texts.
-		if more := common(other.chain, chain) - known - 1; more > 0 && more*l.Taught.Size >= 16 {
-			if p.Order == MediaFirst {
-				root.mediaFirst--
-			} else {
-				root.mediaFirst = min(root.mediaFirst+1, maxOrdered)
-			}
-			break
-		}
-	}
-	m.newest = (m.newest + 1) % maxTurned
-	m.turned[m.newest] = turned{l.Class, p.Order, p.Turn, slices.Clone(chain[:min(len(chain), maxTurnedChain)])}
 }
 
 // shared returns how many leading blocks of an ending's chain another one has that has the first same of its node's.

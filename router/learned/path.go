@@ -26,61 +26,15 @@ const MaxSteps = 1 << 13
 type Path struct {
 	Steps []Step
 	Media []Medium // in the order of the steps
-	Order Order    // of the steps; of a path that is the same in both, Written
-	Turn  Turn
 }
 
-// Order is where the media of a message stand among its texts.
-type Order bool
-
-// Orders in which engines write a message.
-const (
-	Written    Order = false // where the request has them
-	MediaFirst Order = true  // before all texts: vLLM's "string" content format
-)
-
-// Turn says where a request's two paths part, as one of the two has it:
-//
-//	Own     number (a hash) of the first step of this path that the other path does not have at that place
-//	Other   number of the last of the steps that the other path writes before it: its media, or else its texts
-//
-// So two requests with the same Other and another Own have the same media with other texts, or the same texts with other media. Turn is
-// zero if the paths are the same, or if the first text does not begin with a letter: a template may leave such a text out.
-type Turn struct{ Own, Other [2]uint64 }
-
-// Paths are one request's paths, by its media's order.
-type Paths struct {
-	written, mediaFirst Path // mediaFirst has no steps if it is the same
-	media               []ownPart
-}
-
-// ownPart is what a medium's part is alone.
-type ownPart struct {
-	number [2]uint64
-	pixels int
-}
-
-// In returns the path in an order.
-func (p *Paths) In(o Order) *Path {
-	if o == MediaFirst && len(p.mediaFirst.Steps) > 0 {
-		return &p.mediaFirst
-	}
-	return &p.written
-}
-
-// Set sets the path of a request that is the same in both orders.
-func (p *Paths) Set(path *Path) {
-	p.Reset()
-	p.written.Steps, p.written.Media = append(p.written.Steps, path.Steps...), append(p.written.Media, path.Media...)
+// Set makes the path a copy of another one.
+func (p *Path) Set(from *Path) {
+	p.Steps, p.Media = append(p.Steps[:0], from.Steps...), append(p.Media[:0], from.Media...)
 }
 
 // Reset removes all steps.
-func (p *Paths) Reset() {
-	for _, path := range []*Path{&p.written, &p.mediaFirst} {
-		*path = Path{Steps: path.Steps[:0], Media: path.Media[:0], Order: path.Order}
-	}
-	p.media = p.media[:0]
-}
+func (p *Path) Reset() { p.Steps, p.Media = p.Steps[:0], p.Media[:0] }
 
 // Medium is a content part that is no text.
 type Medium struct {
@@ -136,43 +90,10 @@ const (
 // contentKeys are the fields that are read part by part, in the order in which engines put them into a prompt.
 var contentKeys = []string{"instructions", "system", "prompt", "input", "suffix"}
 
-// Read sets p to the paths of a request, whose body s is. Cost: each byte of the body is hashed twice, at several GB/s, and those of
-// texts once more if a message has a medium behind a text.
-func (h *Hasher) Read(p *Paths, head Head, s *body.Skeleton, req *body.Request) {
+// Read sets p to the path of a request, whose body s is. Cost: each byte of the body is hashed twice, at several GB/s.
+func (h *Hasher) Read(p *Path, head Head, s *body.Skeleton, req *body.Request) {
 	p.Reset()
-	w := walk{h: h, s: s, p: &p.written, media: p.media}
-	w.request(head, req)
-	p.media = w.media
-	if !w.behind {
-		return
-	}
-	again := walk{h: h, s: s, p: &p.mediaFirst, media: w.media, mediaFirst: true}
-	again.request(head, req)
-	p.turn(w.lettered)
-}
-
-// turn finds where the two paths part.
-func (p *Paths) turn(lettered bool) {
-	p.mediaFirst.Order = MediaFirst
-	a, b, at := p.written.Steps, p.mediaFirst.Steps, 0
-	for at < min(len(a), len(b)) && a[at].Number == b[at].Number {
-		at++
-	}
-	texts, media := at, at // the ends of what is written first in each
-	for texts < len(a) && !a[texts].Media {
-		texts++
-	}
-	for media < len(b) && b[media].Media {
-		media++
-	}
-	if lettered && texts > at && media > at {
-		p.written.Turn = Turn{a[at].Number, b[media-1].Number}
-		p.mediaFirst.Turn = Turn{b[at].Number, a[texts-1].Number}
-	}
-}
-
-// request makes the path of a request.
-func (w *walk) request(head Head, req *body.Request) {
+	w := walk{h: h, s: s, p: p}
 	for _, text := range []string{head.Endpoint, head.Model, head.Adapter, head.Tenant} {
 		w.put(bytesOf(text))
 	}
@@ -200,12 +121,6 @@ type walk struct {
 	pieces [][]byte
 	part   [mediaBytes]byte // of a chunk that is in two pieces of the body
 	number [8]byte
-
-	media      []ownPart // of the request's media, in their order; all are known if mediaFirst
-	nextMedium int
-	mediaFirst bool // the path is that of the order MediaFirst
-	behind     bool // a message has a medium behind another part
-	lettered   bool // the first of these parts is a text that begins with a letter
 }
 
 // put adds bytes to the number of the next step.
@@ -354,40 +269,10 @@ func (w *walk) messages(list []body.Message) {
 	}
 }
 
-// parts adds content parts, in the path's order.
 func (w *walk) parts(list []body.Part) {
-	first := -1 // that is no medium
 	for i := range list {
-		switch medium := isMedium(&list[i]); {
-		case !medium && first < 0:
-			first = i
-		case medium && first >= 0 && !w.behind:
-			w.behind, w.lettered = true, w.beginsWithLetter(&list[first])
-		}
-		if !w.mediaFirst || isMedium(&list[i]) {
-			w.content(&list[i])
-		}
+		w.content(&list[i])
 	}
-	for i := max(first, 0); i < len(list) && w.mediaFirst; i++ {
-		if !isMedium(&list[i]) {
-			w.content(&list[i])
-		}
-	}
-}
-
-// beginsWithLetter reports whether a part is nothing but a text that begins with a letter.
-func (w *walk) beginsWithLetter(p *body.Part) bool {
-	v := p.Fields["text"]
-	if v.Type != gjson.String || len(p.Fields) > 1 {
-		return false
-	}
-	for _, piece := range w.s.Raw(v) {
-		if len(piece) > 0 {
-			c := piece[0] | 0x20
-			return 'a' <= c && c <= 'z'
-		}
-	}
-	return false
 }
 
 func (w *walk) message(m *body.Message) {
@@ -431,18 +316,14 @@ func (w *walk) content(p *body.Part) {
 	w.step(kindOther)
 }
 
-// medium adds a medium's part. A path in the other order has its bytes hashed already.
+// medium adds a medium's part.
 func (w *walk) medium(p *body.Part) {
-	if !w.mediaFirst {
-		w.media = append(w.media, ownPart{w.alone(p), w.pixels(p)})
-	}
-	one := w.media[w.nextMedium]
-	w.nextMedium++
-	w.putNumber(one.number)
+	own := w.alone(p)
+	w.putNumber(own)
 	if len(w.p.Steps) < MaxSteps {
-		w.p.Media = append(w.p.Media, Medium{one.number[0], len(w.p.Steps)})
+		w.p.Media = append(w.p.Media, Medium{own[0], len(w.p.Steps)})
 	}
-	w.bytes = one.pixels
+	w.bytes = w.pixels(p)
 	w.step(kindMedia)
 }
 

@@ -29,9 +29,9 @@ func pathOf(t testing.TB, h *Hasher, head Head, text string, frames ...int) []St
 	if err := body.Read(pieces, &s, &req); err != nil {
 		t.Fatal(err)
 	}
-	var p Paths
+	var p Path
 	h.Read(&p, head, &s, &req)
-	return p.In(Written).Steps
+	return p.Steps
 }
 
 func shared(a, b []Step) (n int) {
@@ -116,15 +116,14 @@ func TestPathMedia(t *testing.T) {
 		if err := body.Read([][]byte{[]byte(raw)}, &s, &req); err != nil {
 			t.Fatal(err)
 		}
-		var paths Paths
-		h.Read(&paths, Head{}, &s, &req)
-		p := paths.In(Written)
+		var p Path
+		h.Read(&p, Head{}, &s, &req)
 		for _, m := range p.Media {
 			if !p.Steps[m.Step].Media {
 				t.Errorf("step %d is not marked", m.Step)
 			}
 		}
-		return *p
+		return p
 	}
 	var file bytes.Buffer
 	if err := png.Encode(&file, image.NewGray(image.Rect(0, 0, 640, 480))); err != nil {
@@ -193,13 +192,13 @@ func BenchmarkPath(b *testing.B) {
 			if err := body.Read([][]byte{[]byte(raw)}, &s, &req); err != nil {
 				b.Fatal(err)
 			}
-			var p Paths
+			var p Path
 			b.ReportAllocs()
 			b.SetBytes(int64(len(raw)))
 			for b.Loop() {
 				h.Read(&p, Head{}, &s, &req)
 			}
-			b.ReportMetric(float64(len(p.written.Steps)), "steps")
+			b.ReportMetric(float64(len(p.Steps)), "steps")
 		})
 	}
 }

@@ -31,7 +31,7 @@ type worker struct {
 	size     int
 	chunk    int
 	outcomes map[Outcome]int
-	paths    Paths
+	path     Path
 }
 
 func newWorker(t *testing.T, size int) *worker {
@@ -53,11 +53,10 @@ func (w *worker) request(id, endpoint, text string) (predicted, certain int) {
 	if err := body.Read([][]byte{[]byte(text)}, &s, &req); err != nil {
 		w.t.Fatal(err)
 	}
-	w.hasher.Read(&w.paths, Head{Endpoint: endpoint, Model: req.Model}, &s, &req)
+	w.hasher.Read(&w.path, Head{Endpoint: endpoint, Model: req.Model}, &s, &req)
 	var p Prompt
-	order := w.memory.Order(1)
-	w.memory.RecallIn(order, 1, &w.paths, &p)
-	path := *w.paths.In(order)
+	w.memory.Recall(1, &w.path, &p)
+	path := w.path
 	path.Steps = slices.Clone(path.Steps)
 	w.learner.Watch(&Request{ID: id, Slot: w.slot, Class: 1, Size: w.size, Path: path})
 	if len(p.Blocks) == 0 {
