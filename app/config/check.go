@@ -64,7 +64,6 @@ func (c *Config) check() error {
 	c.checkNATS(bad)
 	c.checkMedia(bad)
 	c.checkRelay(bad)
-	c.checkRoute(bad)
 	c.checkModels(bad)
 	c.checkTenants(bad)
 	w := workersCheck{Config: c, bad: bad, names: map[string]string{}, addrs: map[string]string{}, sockets: map[string]string{}}
@@ -274,16 +273,6 @@ func (c *Config) wantModel(bad report, path, name string) bool {
 		bad(path, "%q is not the name of a model (give the name of one of them)", name)
 	}
 	return known
-}
-
-func (c *Config) checkRoute(bad report) {
-	bad.oneOf("route.mode", c.Route.Mode, "sightline or epp, or leave it out", "", "sightline", "epp")
-	if c.Route.Pool != "" {
-		c.wantModel(bad, "route.pool", c.Route.Pool)
-	}
-	if h := c.Route.Header; h != "" && !isHeader(h) {
-		bad("route.header", "%q is not the name of a header for the choice (want one such as x-target-worker)", h)
-	}
 }
 
 // checkTenants requires that all engines keep tenants apart.

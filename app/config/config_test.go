@@ -137,7 +137,6 @@ func TestMistakes(t *testing.T) {
 		{"enforce: 99.5%\ndynamo: {plane: zmq}", "mode: with dynamo every request must be steered"},
 		{"nats: {url: a, listen: b}", "nats: url and listen are both given"},
 		{"envoy: {worker_networks: [10.0.0.0/8]}", "envoy.worker_networks[0]:"},
-		{"route: {mode: eep}", `route.mode: "eep" is not known (want sightline or epp`},
 		{"tls: {cert: c.pem}", "tls: cert and key must both be given"},
 		{"tls: {client_ca: c.pem}", "tls: cert and key must both be given"},
 		{"a: [", ""},
@@ -217,7 +216,7 @@ func TestDocumented(t *testing.T) {
 		}
 	}
 	walk(reflect.TypeFor[Config](), "")
-	named, code := map[string]bool{}, false
+	named, code, lines := map[string]bool{}, false, 0
 	for line := range strings.Lines(string(page)) {
 		if strings.HasPrefix(line, "```") {
 			code = !code
@@ -225,6 +224,7 @@ func TestDocumented(t *testing.T) {
 		list := ""
 		if m := keyLine.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
 			list = m[1]
+			lines++
 		} else if strings.HasPrefix(line, "- ") && !code {
 			t.Errorf("docs/configuration.md: this is no list of keys, a default and a meaning: %s", line)
 		}
@@ -239,6 +239,11 @@ func TestDocumented(t *testing.T) {
 				named[m[1][strings.LastIndexByte(m[1], '.')+1:]] = true
 			}
 		}
+	}
+	const most = 136 // an operator should meet 120 at most: a new key takes another's place
+	t.Logf("%d lines of keys", lines)
+	if lines > most {
+		t.Errorf("docs/configuration.md: got %d lines of keys, want %d at most", lines, most)
 	}
 	for k := range keys {
 		if !named[k] && !strings.Contains(string(page), "`"+k+"`") {

@@ -1,10 +1,8 @@
 package config
 
-// Route applies to requests of Envoy routes that do not set these values in their gRPC metadata.
+// Route applies to requests of Envoy routes that do not say otherwise in their gRPC metadata.
 type Route struct {
-	Mode   string `yaml:"mode"`   // sightline or epp; "": both
-	Pool   string `yaml:"pool"`   // only workers of this model; "": of the model that the body names
-	Header string `yaml:"header"` // the header that carries the choice; "": x-target-worker
+	Picker bool `yaml:"-"` // only the endpoint-picker protocol is spoken: serve --pool
 	// OneAddress names only the first choice in the endpoint-picker protocol, for gateways that take one address.
 	OneAddress bool `yaml:"one_address"`
 }

@@ -17,8 +17,11 @@ var removed = map[string]string{
 	"index.partition":         "each Sightline holds the whole index: 1.2 GiB of index.max_bytes hold 50 million blocks (leave the key out)",
 	"metrics":                 "other routers' names of metrics are recording rules, examples/prometheus/names.yml (leave the key out)",
 
-	"standalone":  "its workers are workers like others (want workers, each with events.zmq and events.load)",
-	"nats.stream": "Sightline creates the agents' stream as a file of 256 MiB; create another with NATS' own tools first (leave the key out)",
+	"standalone":   "its workers are workers like others (want workers, each with events.zmq and events.load)",
+	"route.mode":   "both protocols are always spoken (leave the key out, or set x-sightline-mode in a route's gRPC metadata)",
+	"route.pool":   "a route names it (want x-sightline-pool in its gRPC metadata)",
+	"route.header": "a route names it (want x-sightline-header in its gRPC metadata)",
+	"nats.stream":  "Sightline creates the agents' stream as a file of 256 MiB; create another with NATS' own tools first (leave the key out)",
 
 	"audit": "it is always on (leave the key out)",
 	"audit_text": "clients' text is shown nowhere; sightline explain --against shows which tokens differ of a request of yours " +

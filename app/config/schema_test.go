@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write schema.json")
 
 // enums holds the keys with a fixed set of values, by the path of the key.
 var enums = map[string][]any{
-	"log_level": {"debug", "info", "warn", "error"}, "mode": {"observe", "enforce"}, "route.mode": {"", "sightline", "epp"},
+	"log_level": {"debug", "info", "warn", "error"}, "mode": {"observe", "enforce"},
 	"on_unread":    {"route", "refuse"},
 	"workers.role": {"", "both", "prefill", "decode", "encode"}, "kubernetes.workers.role": {"", "both", "prefill", "decode", "encode"},
 	"dynamo.plane":  {"", "zmq", "nats"},

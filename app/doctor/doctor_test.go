@@ -502,7 +502,6 @@ var mistakes = []mistake{
 		f.envoy = pairs("http_header_name: x-target-worker }", "http_header_name: x-envoy-original-dst-host }")
 	}},
 	{"28 the gateway takes one address", "SL0408", Warning, "one_address at ", "--one-address", func(f *fleet) {
-		f.config = pairs("models:", "route: {mode: epp}\nmodels:")
 		f.envoy = pairs("http_header_name: x-target-worker }", "http_header_name: x-gateway-destination-endpoint }")
 	}},
 	{"29 clocks", "SL0303", Warning, "a: its events' timestamps are -5m", "NTP", func(f *fleet) {

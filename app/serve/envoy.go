@@ -142,8 +142,8 @@ func EnvoyWant(cfg config.Config) (check.Want, error) {
 	if len(cfg.Workers)+len(cfg.Dynamo.Frontends) == 0 {
 		o.Workers = nil // they are found at run time
 	}
-	return check.Want{Options: o, Header: cfg.Route.Header, Resolve: resolver(),
-		Picker: cfg.Route.Mode != "sightline", OneAddress: cfg.Route.OneAddress}, err
+	return check.Want{Options: o, Resolve: resolver(),
+		Picker: true, OneAddress: cfg.Route.OneAddress}, err
 }
 
 // maxResolved limits the names of an Envoy's configuration that are looked up.

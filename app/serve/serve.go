@@ -327,13 +327,16 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 	if tracer != nil {
 		traced = tracer.Decided
 	}
+	var mode extproc.Mode // both
+	if r.cfg.Route.Picker {
+		mode = extproc.EndpointPicker
+	}
 	with := r.peers.hooks()
 	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{Traced: traced, Instance: with.instance, Forward: with.forward,
 		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.Fixed.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout,
 		EnvoyMayWait: envoy.LongestWait(r.cfg.Envoy.MessageTimeout, int(r.cfg.BodyLimit)), Starting: true, Drain: r.cfg.Drain,
 		RefuseUnread: r.cfg.RefusesUnread(), Pass: r.cfg.PassUnread,
-		Route: extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header,
-			OneAddress: r.cfg.Route.OneAddress, NamePod: r.cfg.Envoy.DebugHeaders},
+		Route:   extproc.Route{Mode: mode, OneAddress: r.cfg.Route.OneAddress, NamePod: r.cfg.Envoy.DebugHeaders},
 		Tenants: extproc.Tenants(r.cfg.Tenants), Fair: extproc.Fair{Tenant: r.cfg.Fair.Header, Priority: r.cfg.Fair.Priority},
 		Objective: func(named []string) (int, bool) { return r.sources.policies.Load().Priority(named) },
 		Models:    modelNames(r.cfg), Services: with.services, TLS: under, Admit: admit, Roster: r.roster, NoRoom: r.noRoom, Log: r.log,

@@ -59,6 +59,32 @@ func TestPreviousRelease(t *testing.T) {
 	}
 }
 
+// TestThisRelease keeps a configuration with every key of this release (serve --print-config) in testdata/next, for the tests of the
+// releases after it: -update writes it.
+func TestThisRelease(t *testing.T) {
+	const file = "testdata/next/sightline.yaml"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := cfg.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		err = os.WriteFile(file, all, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+	} else if string(all) != string(text) {
+		t.Errorf("%s is\n%s\nwant every key of this release\n%s\n(go test ./app/serve -run TestThisRelease -update)", file, text, all)
+	}
+}
+
 // without deletes a key from a tree.
 func without(tree any, path []string) {
 	for i, key := range path {

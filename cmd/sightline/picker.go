@@ -91,9 +91,7 @@ func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 			*port.address = fmt.Sprintf("0.0.0.0:%d", cmp.Or(port.given, port.usual))
 		}
 	}
-	if !file || cfg.Route.Mode == "" {
-		cfg.Route.Mode = "epp"
-	}
+	cfg.Route.Picker = true
 	if f.MaxInFlight != 0 {
 		cfg.MaxInFlight = f.MaxInFlight
 	}

@@ -19,15 +19,15 @@ func TestPickerFlags(t *testing.T) {
 		args, want, wrong string
 		ignored           int
 	}{
-		{args: "serve --pool chat --namespace llm", want: "chat llm 0.0.0.0:9002 0.0.0.0:9003 0.0.0.0:9090 epp self-signed"},
+		{args: "serve --pool chat --namespace llm", want: "chat llm 0.0.0.0:9002 0.0.0.0:9003 0.0.0.0:9090 true self-signed"},
 		// llm-d-router's chart 0.10
 		{args: "--pool-name chat --pool-namespace llm --pool-group inference.networking.k8s.io --zap-encoder json --config-file /config/x.yaml " +
 			"--ha-enable-leader-election --grpc-health-port 9004 --secure-serving=false --tracing=false --metrics-endpoint-auth=false -v 4",
-			want: "chat llm 0.0.0.0:9002 0.0.0.0:9004 0.0.0.0:9090 epp ", ignored: 2},
+			want: "chat llm 0.0.0.0:9002 0.0.0.0:9004 0.0.0.0:9090 true ", ignored: 2},
 		// KServe's LLMInferenceServiceConfig, whose template leaves empty arguments
 		{args: "--pool-name chat --grpc-port 9012  --grpc-health-port 9003 --enable-cert-reload=true --secure-serving=true " +
 			"--model-server-metrics-scheme=https --cert-path=" + certs,
-			want: "chat of-env 0.0.0.0:9012 0.0.0.0:9003 0.0.0.0:9090 epp " + certs + "/tls.crt", ignored: 1},
+			want: "chat of-env 0.0.0.0:9012 0.0.0.0:9003 0.0.0.0:9090 true " + certs + "/tls.crt", ignored: 1},
 		{args: "--pool-name chat --pool-group inference.networking.x-k8s.io", wrong: "not supported"},
 		{args: "--pool-name chat --metrics-port 70000", wrong: "not a port"},
 		{args: "--pool-name chat --secure-serving=false --cert-path=" + certs, wrong: "want one of them"},
@@ -51,7 +51,7 @@ func TestPickerFlags(t *testing.T) {
 			continue
 		}
 		got := fmt.Sprint(cfg.Kubernetes.Pool, " ", cfg.Kubernetes.Namespace, " ", cfg.Listen, " ", cfg.GRPCHealth, " ", cfg.Admin, " ",
-			cfg.Route.Mode, " ", cfg.TLS.Cert)
+			cfg.Route.Picker, " ", cfg.TLS.Cert)
 		if got != c.want || err != nil || len(f.ignored()) != c.ignored {
 			t.Errorf("%s: %v, %q, want %q; without effect: %q", c.args, err, got, c.want, f.ignored())
 		}

@@ -46,7 +46,7 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 		`"x-(target|worker|dynamo|bypass|sight|route|data|session|gateway|prefill|enc|kv)[a-z0-9-]+|content-[a-z]+|retry-after" }; edited bodies and refusals need the last`},
 	"choice_not_read": {"SL0408", Error,
 		"override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
-		"have a cluster of type STATIC, STRICT_DNS or EDS read it from there, or set route.header of Sightline's configuration. A route for " +
+		"have the cluster read it from there, or name it in the route's gRPC metadata, x-sightline-header. A route for " +
 			"the header needs route_cache_action: CLEAR, and may not remove it: an upstream header_mutation filter does"},
 	"one_address": {"SL0408", Warning, "route.one_address: true in Sightline's configuration",
 		"set it (serve --pool: --one-address): this cluster " +

@@ -41,7 +41,7 @@ type Want struct {
 	// Clusters are the workers' clusters. Empty: those that contain Workers' addresses, or else the one that a POST to an endpoint
 	// is routed to. If several may be meant, nothing is changed, and a finding asks.
 	Clusters []string
-	// Header is the header with the choice (route.header of Sightline's configuration); "": x-target-worker.
+	// Header is the header with the choice (x-sightline-header of a route); "": x-target-worker.
 	Header string
 	// Picker: choices are also written as in the endpoint-picker protocol. OneAddress: as one address (route.one_address).
 	Picker, OneAddress bool
