@@ -252,10 +252,11 @@ var unbounded = map[string]string{
 		workers/fleet.state.byAddr workers/fleet.state.byModel workers/fleet.state.byStableName workers/fleet.state.encode workers/fleet.Fleet.paces app/registry.Set.members app/registry.Set.excluded workers/probe.Prober.known`,
 	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +
 		"router/audit.Standing.byWorker router/audit.Auditor.streams",
-	"four for each worker's rank, for an hour after it has left": "app/serve.growths.of",
+	"four for each worker's rank, for an hour after it has left": "app/serve.growths.of app/serve.growths.behind",
 	"one line for each rule, written at once":                    "router/audit.Class.unsaid",
 	"as many as requests that are under way":                     "prompt/tokenizer.Cache.pending",
 	"as many as words of ours":                                   "app/admin.livePage.sent media/fetch.Stats.Failed router/report.period.arms",
+	"as many as downloads from a host at a time":                 "media/fetch.host.under",
 	"a pool, which a garbage collection empties":                 "prompt/template.Template.states router.Router.scratch",
 	"the last 64": "router/audit.Auditor.recent",
 	"one, as other replicas' questions are answered one after another, and asked so": "indexer/stream.Feed.heldWaiting " +

@@ -39,6 +39,7 @@ type SharedBooking struct {
 	Model, Tenant   string // for fair shares; Model is "" if they do not count it
 	From            int
 	EventsExpected  bool     // events will tell of its prefill
+	Fetches         bool     // the engine downloads an image first: as Work.Media
 	Proven          int      // blocks that events proved
 	Locals          []uint64 // the prompt's blocks
 	Path            []uint64 // of a request that is remembered: the numbers of its path's steps
@@ -61,7 +62,7 @@ func (r *Router) share(b *bookingRecord, at *ledger.Booking) {
 		return
 	}
 	s := &SharedBooking{Number: b.shareNumber, Worker: at.Slot.Worker.StableName, Rank: at.Slot.Rank, Tokens: at.Tokens, Fetch: at.Fetch,
-		Pull: at.Pull, Context: at.Context, Path: b.path, Media: b.media}
+		Pull: at.Pull, Context: at.Context, Path: b.path, Media: b.media, Fetches: at.Media}
 	s.setDecoder(at)
 	if at.Counted {
 		s.Model, s.Tenant = at.Model, at.Tenant
@@ -175,7 +176,8 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 		s.Locals, s.Path = nil, nil
 	}
 	note := &replicaBooking{chain: r.opt.Secret.Key().Chain(nil, s.Locals), path: s.Path}
-	work := fleet.Work{Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, maxChoices)}
+	work := fleet.Work{Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, maxChoices),
+		Media: s.Fetches}
 	b := ledger.Booking{Slot: slot, Work: work,
 		Model: s.Model, Tenant: s.Tenant, Counted: s.Model != "", Note: note, Bytes: (len(s.Locals) + len(s.Path)) * blockBytes}
 	if s.EventsExpected && s.From < len(s.Locals) {

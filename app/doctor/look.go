@@ -28,6 +28,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/envoy/check"
 	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/workers/discover"
@@ -378,20 +379,14 @@ func (s *collected) natsFault(ctx context.Context) error {
 func (s *collected) reach(ctx context.Context, key string, n *bus.Access, inbox string) (*nats.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
 	defer cancel()
-	refused := make(chan struct{}, 1)
-	c, err := n.Connect(bus.ConnectOptions{Name: "sightline doctor", Inbox: inbox, Log: zap.NewNop(), Refused: func() {
-		select {
-		case refused <- struct{}{}:
-		default:
-		}
-	}})
+	var failing bus.Failing
+	c, err := n.Connect(bus.ConnectOptions{Name: "sightline doctor", Inbox: inbox, Log: zap.NewNop(), Failing: &failing})
 	for err == nil && c.Status() != nats.CONNECTED {
-		select {
-		case <-refused:
-			err = fmt.Errorf("the server rejects the credentials: see %s.nkey, credentials, user", key)
-		case <-ctx.Done():
-			err = fmt.Errorf("no server could be reached at %s.url within %v", key, s.o.Patience)
-		case <-time.After(10 * time.Millisecond):
+		switch why, refused := failing.Why(); {
+		case refused:
+			err = fmt.Errorf("%s: %s", key, why)
+		case !retry.Sleep(ctx, 10*time.Millisecond):
+			err = fmt.Errorf("no server could be reached at %s.url within %v: %s", key, s.o.Patience, why)
 		}
 		if err != nil {
 			c.Close()

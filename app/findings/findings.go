@@ -78,6 +78,7 @@ type Facts struct {
 	Audited       []audit.Finding // requests that were not stored as predicted, newest first
 	Misplaced     []audit.Misplaced
 	Late          []audit.Late
+	SomeLate      []string // workers of whose last requests some came late
 	Probes        []probe.Result
 	Mode          string // as in /report: observe, 10%, 100%
 	TakesOne      bool   // a gateway has refused a list of addresses
@@ -180,7 +181,8 @@ func (f *Facts) ofSightline(l *list) {
 		"the decision log cannot be written, its lines are dropped: %s", f.DecisionLog)
 	for _, e := range f.Certificates {
 		one(true, Finding{Code: "SL0501", Severity: map[bool]string{true: "error", false: "warning"}[e.Ended], kind: "certificate " + e.Text,
-			From: "configuration", Fix: "renew the file; the next connection uses it"}, "%s", e.Text)
+			From: "configuration", Fix: "renew the file, or put certificate and key there that belong together; the next connection uses it"},
+			"%s", e.Text)
 	}
 	one(f.Silent != "" && f.TooLate == 0, Finding{Code: "SL0409", Severity: "error", From: "access log", Since: f.SilentSince,
 		Fix: "the access loggers that \"sightline envoy\" prints, to all Sightlines: upstream_log where requests go, the connection " +

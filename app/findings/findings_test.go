@@ -14,6 +14,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/media/fetch"
@@ -94,6 +95,11 @@ func TestFindings(t *testing.T) {
 			"error", "replay: refused"},
 		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.PrefixCaching,
 			Verdict: probe.Configuration, Detail: "off"}}}}}, "SL0102", "error", "gpu-1: not as configured (prefix caching): off"},
+		{Facts{Last: slices.Repeat([]router.Recent{{Used: "b", Addr: "a", Worker: "gpu-1"}}, 4)}, "SL0408", "error",
+			"4 of the last 4 requests went elsewhere than chosen, such as b instead of a"},
+		{Facts{Lost: 7}, "SL0503", "warning", "no room for 7 blocks"},
+		{Facts{NATSRefused: 7}, "SL0601", "warning", "denied Sightline or an agent access 7 times"},
+		{Facts{TooLate: 4}, "SL0003", "error", "4 requests went on undecided"},
 		{Facts{TakesOne: true}, "SL0408", "warning", "took no list of workers"},
 		{Facts{Hosts: []fetch.HostState{{Host: "a.example", InARow: 9, Last: "timeout", At: now.Add(-time.Hour)},
 			{Host: "b.example", InARow: 2, Last: "timeout", At: now}, {Host: "c.example", InARow: 3, Last: "status 503", At: now}}},
@@ -332,6 +338,73 @@ func TestHangingWorker(t *testing.T) {
 			Recent: slices.Repeat([]router.Recent{{At: now.Add(-25 * time.Second), Model: "m", Used: "a"}}, 3)}
 		if list := f.All(); len(list) != want {
 			t.Errorf("it stored something %v ago: got %+v, want %d findings", stored, list, want)
+		}
+	}
+}
+
+// TestKnownCause: what is known to have another cause is not blamed on a worker: that nothing was stored while its stream or NATS is away,
+// or was, or while its events come late. Else it is, for a minute.
+func TestKnownCause(t *testing.T) {
+	now := time.Now()
+	silent := Worker{Name: "gpu-1", Model: "m", Events: "waiting", EventsError: Failure{Text: "silent", Cause: bus.ErrSilent}}
+	live := Worker{Name: "gpu-1", Model: "m", Events: "live"}
+	was := live
+	was.BehindAt = now.Add(-30 * time.Second)
+	for name, c := range map[string]struct {
+		change func(f *Facts)
+		ago    time.Duration
+		want   string // codes
+	}{
+		"nothing else is known":  {func(*Facts) {}, 20 * time.Second, "SL0301"},
+		"no longer":              {func(*Facts) {}, 2 * time.Minute, ""},
+		"NATS is away":           {func(f *Facts) { f.NATS = "refused" }, 20 * time.Second, "SL0601"},
+		"and its agent silent":   {func(f *Facts) { f.NATS, f.Workers[0] = "refused", silent }, 20 * time.Second, "SL0601"},
+		"its agent is silent":    {func(f *Facts) { f.Workers[0] = silent }, 20 * time.Second, "SL0303"},
+		"its stream was away":    {func(f *Facts) { f.Workers[0] = was }, 25 * time.Second, ""},
+		"and has been back long": {func(f *Facts) { f.Workers[0] = was }, 15 * time.Second, "SL0301"},
+		"its events come late":   {func(f *Facts) { f.SomeLate = []string{"gpu-1"} }, 20 * time.Second, ""},
+	} {
+		f := Facts{Now: now, Workers: []Worker{live}, Audited: []audit.Finding{{At: now.Add(-c.ago), Worker: "gpu-1", Verdict: audit.Nothing}}}
+		c.change(&f)
+		got := ""
+		for _, p := range f.All() {
+			got += p.Code
+		}
+		if got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestSmallCache: a cache is too small if what is computed in ten seconds does not fit, or if it is much smaller than others and is
+// computed anew within half a minute. Prompts shorter than a block, and what was cached, are not computed.
+func TestSmallCache(t *testing.T) {
+	now := time.Now()
+	worker := func(name string, blocks int) Worker {
+		return Worker{Name: name, Addr: name, Model: "m", Events: "live", BlockSize: 16, Blocks: blocks}
+	}
+	done := func(n, prompt, cached int) []router.Recent {
+		return slices.Repeat([]router.Recent{{At: now, Used: "a", Addr: "a", Worker: "a", Model: "m", Code: 200, PromptTokens: prompt,
+			CachedTokens: cached, Reported: cached}}, n)
+	}
+	for name, c := range map[string]struct {
+		held, others int
+		recent       []router.Recent
+		want         bool
+	}{
+		"tiny":                    {20, 20, done(10, 400, 0), true},
+		"as large as others":      {100, 100, done(10, 400, 0), false},
+		"much smaller than those": {100, 1000, done(10, 400, 0), true},
+		"found what it held":      {20, 20, done(10, 400, 384), false},
+		"short prompts":           {1, 1, done(500, 12, 0), false},
+		"two requests":            {20, 20, done(2, 8000, 0), false},
+		"it holds what came":      {250, 1000, done(10, 400, 0), false},
+	} {
+		f := Facts{Now: now, Workers: []Worker{worker("a", c.held), worker("b", c.others), worker("c", c.others)}, Recent: c.recent}
+		list := f.All()
+		got := len(list) == 1 && list[0].Code == "SL0503" && slices.Equal(list[0].Workers, []string{"a"})
+		if got != c.want || !got && len(list) > 0 {
+			t.Errorf("%s: got %+v, want SL0503: %t", name, list, c.want)
 		}
 	}
 }

@@ -62,12 +62,29 @@ func (f *Facts) ofStreams(l *list) {
 // streamTold reports whether a worker's stream is a problem of its own, so that what is compared there says nothing else.
 func (f *Facts) streamTold(worker string, v audit.Verdict) bool {
 	return slices.ContainsFunc(f.Misplaced, func(m audit.Misplaced) bool { return m.Worker == worker || m.Over == worker }) ||
-		v == audit.Nothing && slices.ContainsFunc(f.Late, func(l audit.Late) bool { return l.Worker == worker })
+		v == audit.Nothing && slices.Contains(f.SomeLate, worker)
 }
 
-// ofAudit adds the requests that were stored otherwise than predicted, by verdict.
+// catchesUp is how long after its stream was not live a worker's events may still be missing.
+const catchesUp = 10 * time.Second
+
+// ofAudit adds the requests that were stored otherwise than predicted, by verdict. That nothing was stored says nothing of a worker whose
+// stream is known to be away, or was then.
 func (f *Facts) ofAudit(l *list) {
-	for _, c := range Causes(f.Audited, f.Now.Add(-auditAge)) {
+	live, behind := map[string]bool{}, map[string]time.Time{}
+	for i := range f.Workers {
+		w := &f.Workers[i]
+		live[w.Name] = w.Events == "live" && w.Health == nil
+		behind[w.Name] = w.BehindAt
+	}
+	list := slices.DeleteFunc(slices.Clone(f.Audited), func(a audit.Finding) bool {
+		if a.Verdict != audit.Nothing || a.At.IsZero() {
+			return false
+		}
+		why := f.NATS != "" || len(f.Workers) > 0 && !live[a.Worker] || a.At.Before(behind[a.Worker].Add(catchesUp))
+		return why || f.Now.Sub(a.At) > recentAge
+	})
+	for _, c := range Causes(list, f.Now.Add(-auditAge)) {
 		verdict := c.Verdict
 		if verdict == audit.Block && c.InMedium {
 			verdict = audit.MediaName
@@ -78,7 +95,7 @@ func (f *Facts) ofAudit(l *list) {
 		}
 		after := time.Duration(0)
 		if c.Verdict == audit.Nothing {
-			after = 8 * time.Second // until it shows whether they only come late
+			after = 15 * time.Second // until it shows whether they only come late
 		}
 		l.add(Finding{Code: cause.code, Severity: cause.severity, kind: "audit " + string(c.Verdict), From: "audit", Fix: cause.fix,
 			Since: c.First, after: after, What: fmt.Sprintf("requests are stored otherwise than predicted (%s)", c.Verdict)}, c.Worker, c.text())

@@ -236,6 +236,7 @@ func (f *Facts) ofRequests(l *list) {
 		switch r := &f.Recent[i]; {
 		case r.Code == http.StatusTooManyRequests && r.Used == "":
 			refused++
+		case r.Fetches && r.Code == 0: // it may wait for an image host, in the engine
 		case r.Code == 0 && r.Lasted >= longWait && !answered[r.Used]:
 			left[r.Used]++
 			longest[r.Used] = max(longest[r.Used], r.Lasted)
@@ -325,8 +326,8 @@ const (
 	slowHost    = 2 * time.Second
 )
 
-// ofHosts adds image hosts whose downloads fail or are slow. Any client can name such a host, so this is a note, unless several requests
-// wait for images.
+// ofHosts adds image hosts whose downloads fail or are slow. Any client can name a host that fails, which is a note: no request waits for
+// it.
 func (f *Facts) ofHosts(l *list) {
 	var failing, slow []string
 	for _, h := range f.Hosts {
@@ -348,16 +349,6 @@ func (f *Facts) ofHosts(l *list) {
 	}
 	add("hosts", "note", "images cannot be downloaded, and are known by their URLs alone: ",
 		"see whether Sightline reaches the host: its name, a network policy, HTTPS_PROXY", failing)
-	waiting := 0
-	for i := range f.Recent {
-		if r := &f.Recent[i]; r.Fetches && max(r.Took, r.FirstByte) >= slowHost {
-			waiting++
-		}
-	}
-	severity := "note"
-	if waiting >= fewFailed {
-		severity = "warning"
-	}
-	add("slow hosts", severity, "images come late, and requests with them begin as late at any worker: ",
+	add("slow hosts", "warning", "images come late, and requests with them begin as late at any worker: ",
 		"see the host and the way to it; or send images as data URLs", slow)
 }

@@ -37,7 +37,6 @@ type Seen struct {
 
 	AdminErr string // why the running Sightline tells nothing
 	AdminWas string // "given": by --admin, "there": something listens at admin; "": neither
-	NATSErr  error
 	Agents   []Agent
 }
 

@@ -28,6 +28,7 @@ type Worker struct {
 	Batches     uint64      `json:"event_batches"`
 	LastEvent   string      `json:"last_event,omitempty"`
 	EventAt     time.Time   `json:"-"`                                   // of the last event
+	BehindAt    time.Time   `json:"-"`                                   // when its events were last seen not to be live
 	EventAge    float64     `json:"event_age_seconds,omitempty"`         // how long its events have been late
 	Rate        float64     `json:"prefill_tokens_per_second,omitempty"` // as observed; 0: none yet
 	Slow        fleet.Slow  `json:"slow,omitzero"`                       // than others of its class

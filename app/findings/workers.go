@@ -11,6 +11,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/workers/probe"
 )
 
@@ -121,7 +122,8 @@ func (f *Facts) ofWorkers(l *list) {
 		}
 		for k := range signs {
 			sign := &signs[k]
-			sameReason := sign.kind == "waiting" && found != nil && errors.Is(w.EventsError.Cause, rules.ErrNotAsked)
+			sameReason := sign.kind == "waiting" && found != nil && errors.Is(w.EventsError.Cause, rules.ErrNotAsked) ||
+				f.NATS != "" && errors.Is(w.EventsError.Cause, bus.ErrSilent)
 			if detail, shows := sign.shows(w); shows && !sameReason {
 				l.add(sign.Finding, w.Name, detail)
 			}

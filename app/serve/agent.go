@@ -65,7 +65,7 @@ func Agent(ctx context.Context, c AgentOptions) error {
 	}
 	a := &agent{o: c}
 	conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline agent " + c.Worker, Inbox: c.NATS.Prefix.AgentInbox(c.Worker), Log: log,
-		Refused: func() { a.refused.Add(1) }})
+		Refused: func() { a.refused.Add(1) }, Failing: &a.failing})
 	if err != nil {
 		return fmt.Errorf("nats: %w", err)
 	}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -33,6 +34,7 @@ type agent struct {
 	// ranks has the ranks that have taken over their line; both fields of others are nil.
 	ranks   []agentRank
 	refused atomic.Uint64 // times that NATS refused the process
+	failing bus.Failing   // why there is no connection to NATS
 }
 
 type agentRank struct {
@@ -59,7 +61,9 @@ func (a *agent) state() []rankState {
 		s := &list[r]
 		s.Rank, s.Refused = r, a.refused.Load()
 		if it.feed == nil {
-			s.NotReady = "it has no position in NATS' stream yet (NATS cannot be reached or is too old, or no router has made the stream)"
+			why, _ := a.failing.Why()
+			s.NotReady = "it has no position in NATS' stream yet: " +
+				cmp.Or(why, "NATS has not answered or is too old, or no router has made the stream")
 			continue
 		}
 		s.Published, s.Heard, s.Age = it.publisher.Stats(), it.feed.Stats(), it.feed.Age(time.Now()).Seconds()
@@ -67,7 +71,8 @@ func (a *agent) state() []rankState {
 		case s.Published.Refused > 0:
 			s.NotReady = "a newer agent publishes for this worker"
 		case !s.Published.Connected:
-			s.NotReady = "NATS cannot be reached"
+			why, _ := a.failing.Why()
+			s.NotReady = "no connection to NATS: " + cmp.Or(why, "no server has answered yet")
 		case !s.Heard.Connected:
 			s.NotReady = "the engine is not connected"
 		case !s.Heard.CaughtUp, !s.Published.Current:

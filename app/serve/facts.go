@@ -13,10 +13,10 @@ import (
 // facts returns a function that collects what is known now, for the table of findings.
 func (r *running) facts(reloads *reloader, decisions *decisionlog.Log) func(now time.Time) findings.Facts {
 	const lately, most = time.Minute, 1024
-	lost, grown := r.peers.hooks().lost, &growths{of: map[string]growth{}}
+	lost, grown := r.peers.hooks().lost, &growths{of: map[string]growth{}, behind: map[string]time.Time{}}
 	return func(now time.Time) findings.Facts {
 		f := findings.Facts{Now: now, Began: r.gate.began, Workers: r.workers(), Unserved: r.router.Unserved(), Audited: r.audit.Findings(),
-			Misplaced: r.audit.Misplaced(), Late: r.audit.Late(), Mode: r.report.Of(report.Range{}).Mode,
+			Misplaced: r.audit.Misplaced(), Late: r.audit.Late(), SomeLate: r.audit.SomeLate(), Mode: r.report.Of(report.Range{}).Mode,
 			NATS: r.sources.nats.Away(), Unresolved: r.sources.unresolved(), Faults: r.Faults(), Hosts: r.media.Hosts(),
 			Certificates: r.cfg.Expiring(now), DecisionLog: decisions.Failing(), TakesOne: reloads.envoy.TakesOne(),
 			Recent: r.router.RecentSince(now.Add(-lately), most), Last: r.router.Recent(most), Strays: reloads.envoy.Strays(),
@@ -47,8 +47,9 @@ func (r *running) facts(reloads *reloader, decisions *decisionlog.Log) func(now 
 
 // growths keep by how much counters have grown lately: what has not grown for findings.GrowthAge is over.
 type growths struct {
-	mu sync.Mutex
-	of map[string]growth
+	mu     sync.Mutex
+	of     map[string]growth
+	behind map[string]time.Time // when workers' events were last not live
 }
 
 type growth struct {
@@ -69,6 +70,10 @@ func (g *growths) judge(f *findings.Facts, r *running) {
 	f.NATSRefused = g.grown("nats", r.sources.denied.Load(), f.Now)
 	for i := range f.Workers {
 		w := &f.Workers[i]
+		if w.Events != "live" {
+			g.behind[w.Name] = f.Now
+		}
+		w.BehindAt = g.behind[w.Name]
 		key := func(what string) string { return fmt.Sprintf("%s\x00%d\x00%s", w.Name, w.Rank, what) }
 		w.Unfilled, w.Garbled = g.grown(key("unfilled"), w.Unfilled, f.Now), g.grown(key("garbled"), w.Garbled, f.Now)
 		w.Unresolved = g.grown(key("unresolved"), w.Unresolved, f.Now)
@@ -79,6 +84,11 @@ func (g *growths) judge(f *findings.Facts, r *running) {
 	for key, one := range g.of {
 		if f.Now.Sub(one.seen) > time.Hour { // of a worker that is gone
 			delete(g.of, key)
+		}
+	}
+	for worker, at := range g.behind {
+		if f.Now.Sub(at) > time.Hour {
+			delete(g.behind, worker)
 		}
 	}
 }

@@ -19,6 +19,7 @@ func (f *Fetcher) exchange(ctx context.Context, c fair.Client, t target, old *en
 		return nil, err
 	}
 	began := f.cfg.now()
+	h.begins(began)
 	defer func() { h.release(c, began, f.cfg.now(), err) }()
 	if !f.total.Take(ctx, c, 1, 1) {
 		return nil, waitError(ctx, t.host)

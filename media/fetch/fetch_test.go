@@ -748,3 +748,28 @@ func TestClientsShareDownloads(t *testing.T) {
 		})
 	}
 }
+
+// TestSlowHostWhileItIsSlow: a host is told of while a download from it lasts, not only once it has ended.
+func TestSlowHostWhileItIsSlow(t *testing.T) {
+	now := time.Now()
+	h := newHosts(1, func() time.Time { return now }, func(string) {})
+	s, err := h.acquire(t.Context(), 0, "img.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := now
+	s.begins(began)
+	if list := h.list(); len(list) != 0 {
+		t.Errorf("at once: got %+v, want nothing", list)
+	}
+	now = now.Add(4 * time.Second)
+	if list := h.list(); len(list) != 1 || list[0].Took != 4*time.Second || !list[0].TookAt.Equal(now) {
+		t.Errorf("while it lasts: got %+v, want 4 s", list)
+	}
+	s.release(0, began, now, nil)
+	now = now.Add(time.Hour)
+	ended := began.Add(4 * time.Second)
+	if list := h.list(); len(list) != 1 || list[0].Took != 4*time.Second || !list[0].TookAt.Equal(ended) || len(s.under) != 0 {
+		t.Errorf("afterwards: got %+v, want 4 s at its end, and none under way", list)
+	}
+}

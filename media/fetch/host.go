@@ -38,8 +38,9 @@ type host struct {
 	last                lastFailure
 	took                time.Duration // for the last download
 	tookAt              time.Time
-	until               time.Time // the circuit breaker is open until then
-	probing             bool      // one request is testing whether the host has recovered
+	under               []time.Time // when the downloads that are under way began
+	until               time.Time   // the circuit breaker is open until then
+	probing             bool        // one request is testing whether the host has recovered
 }
 
 // lastFailure is a host's last failed download.
@@ -58,7 +59,7 @@ type HostState struct {
 	Last string    `json:"last"` // the last failure, such as "timeout" or "status 503"
 	At   time.Time `json:"at"`   // of the last failure
 
-	Took   time.Duration `json:"took_ns"` // for the last download
+	Took   time.Duration `json:"took_ns"` // for the last download, or so far for one that takes longer
 	TookAt time.Time     `json:"-"`
 }
 
@@ -110,6 +111,13 @@ func (s *host) admit(now time.Time) bool {
 	return true
 }
 
+// begins notes a download that is under way.
+func (s *host) begins(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.under = append(s.under, at)
+}
+
 // release frees the slot and updates the failure counter and the circuit breaker.
 func (s *host) release(c fair.Client, began, now time.Time, err error) {
 	s.slots.Give(c, 1)
@@ -117,6 +125,9 @@ func (s *host) release(c fair.Client, began, now time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.probing, s.took, s.tookAt = false, now.Sub(began), now
+	if at := slices.Index(s.under, began); at >= 0 {
+		s.under = slices.Delete(s.under, at, at+1)
+	}
 	switch {
 	case !errors.As(err, &e) || e.lasting():
 		s.consecutiveFailures = 0
@@ -139,9 +150,15 @@ func (h *hosts) list() (out []HostState) {
 			continue
 		}
 		s.mu.Lock()
-		if s.failures > 0 || s.took >= slow {
+		took, at := s.took, s.tookAt
+		for _, began := range s.under {
+			if waits := now.Sub(began); waits >= max(took, slow) {
+				took, at = waits, now
+			}
+		}
+		if s.failures > 0 || took >= slow {
 			out = append(out, HostState{name, s.failures, s.consecutiveFailures, s.consecutiveFailures >= openAfter && now.Before(s.until),
-				s.last.why, s.last.at, s.took, s.tookAt})
+				s.last.why, s.last.at, took, at})
 		}
 		s.mu.Unlock()
 	}

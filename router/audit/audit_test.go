@@ -652,6 +652,32 @@ func TestImagesByCount(t *testing.T) {
 	}
 }
 
+// TestAgreed: requests that a worker stores as predicted end its findings, of media only those with media; what is about another worker
+// stays.
+func TestAgreed(t *testing.T) {
+	b := newBench(t)
+	media := &engine.Prompt{Media: make([]engine.Medium, 1)}
+	of := func(v Verdict) Finding { return Finding{Model: "m", Worker: "w", Verdict: v} }
+	b.a.recent = []Finding{of(Nothing), of(Token), of(MediaName), {Model: "m", Worker: "other", Verdict: Nothing}}
+	for _, c := range []struct {
+		agree int
+		with  *engine.Prompt
+		want  string
+	}{{3, &engine.Prompt{}, "[nothing token media_name nothing]"}, {2, &engine.Prompt{}, "[token media_name nothing]"},
+		{28, &engine.Prompt{}, "[media_name nothing]"}, {33, media, "[nothing]"}} {
+		for range c.agree {
+			b.a.agree(&request{Expectation: Expectation{Model: "m", Worker: "w", Prompt: c.with}})
+		}
+		var left []Verdict
+		for _, f := range b.a.recent {
+			left = append(left, f.Verdict)
+		}
+		if got := fmt.Sprint(left); got != c.want {
+			t.Errorf("after %d more that agree: got %s, want %s", c.agree, got, c.want)
+		}
+	}
+}
+
 // TestMended checks that findings about a model that was read anew, or a worker whose process is another one, are dropped.
 func TestMended(t *testing.T) {
 	for _, c := range []struct {

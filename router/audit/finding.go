@@ -43,7 +43,8 @@ type Finding struct {
 	Says     string    `json:"says"`
 	InMedium bool      `json:"in_medium,omitempty"` // of Block: a medium has a part in it
 
-	media int // how many media Ours and Theirs count together; 0: one
+	agreed int // requests of its kind that the worker has stored as predicted since
+	media  int // how many media Ours and Theirs count together; 0: one
 }
 
 const maxFindings = 64
@@ -51,6 +52,9 @@ const maxFindings = 64
 // verdict counts a request's verdict and keeps a Finding if something is wrong. If nothing was predicted, it only completes the finding.
 func (a *Auditor) verdict(x *request, v Verdict) {
 	a.count(x, v)
+	if v == Equal {
+		a.agree(x)
+	}
 	if v == Equal || v == Unattributed {
 		return
 	}
@@ -76,6 +80,31 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 	a.mu.Unlock()
 	a.o.Log.Warn("a worker stored something else than predicted: "+string(v), zap.String("model", f.Model), zap.String("worker", f.Worker),
 		zap.String("id", f.ID), zap.String("what", f.Says))
+}
+
+// agree notes that a worker has stored a request as predicted. Enough of them, with media if a finding is about media, end it: its cause
+// was mended.
+func (a *Auditor) agree(x *request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.recent = slices.DeleteFunc(a.recent, func(f Finding) bool {
+		return f.Worker == x.Worker && f.Model == x.Model && f.agreed >= f.ends()
+	})
+	for i := range a.recent {
+		f := &a.recent[i]
+		ofMedia := f.InMedium || f.Verdict == Span || f.Verdict == MediaName
+		if f.Worker == x.Worker && f.Model == x.Model && (!ofMedia || len(x.Prompt.Media) > 0) {
+			f.agreed++
+		}
+	}
+}
+
+// ends returns how many requests that agree end it: a stream that is connected again has all, another reading may be one of few requests.
+func (f *Finding) ends() int {
+	if f.Verdict == Nothing || f.Verdict == Elsewhere {
+		return fewPlaced
+	}
+	return streamWindow
 }
 
 func (a *Auditor) count(x *request, v Verdict) {

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/sightline-router/sightline/indexer"
 )
 
@@ -91,7 +89,7 @@ func (a *Auditor) placed(x *request, v Verdict) Verdict {
 		a.streams[x.Worker] = s
 	}
 	if v == Equal {
-		a.cameAfter(s, x.Worker, 0)
+		a.cameAfter(s, 0)
 	} else if over == "" && len(a.mayBeLate) < openLate && len(x.Locals) <= lateBlocks && !x.Shadow {
 		a.mayBeLate = append(a.mayBeLate, lateRequest{x.Worker, x.Slot, x.Locals, x.endedAt})
 	}
@@ -99,12 +97,10 @@ func (a *Auditor) placed(x *request, v Verdict) Verdict {
 		s.last = slices.Delete(s.last, 0, 1)
 	}
 	s.last = append(s.last, strings.Clone(over))
-	if m, is := a.misplaced(x.Worker); !is {
+	if _, is := a.misplaced(x.Worker); !is {
 		s.since = time.Time{}
 	} else if s.since.IsZero() {
 		s.since = a.o.Now()
-		a.o.Log.Warn("a worker's KV events come over another worker's socket, so hits are predicted at the wrong one (SL0308): correct "+
-			"events.zmq and events.replay of both", zap.String("worker", m.Worker), zap.String("over", m.Over), zap.Int("requests", m.Requests))
 	}
 	if over != "" && over != x.Worker && v != Equal {
 		return Elsewhere
@@ -189,7 +185,7 @@ func (a *Auditor) lookForLate(now time.Time) {
 		case a.holdsAll(l.slot, l.locals):
 			a.mu.Lock()
 			if s := a.streams[l.worker]; s != nil {
-				a.cameAfter(s, l.worker, after)
+				a.cameAfter(s, after)
 				if at := slices.Index(s.last, ""); at >= 0 { // it was reported after all
 					s.last[at] = l.worker
 				}
@@ -205,20 +201,15 @@ func (a *Auditor) lookForLate(now time.Time) {
 }
 
 // cameAfter notes how long after its end a request was reported. The caller holds mu.
-func (a *Auditor) cameAfter(s *streamOf, worker string, after time.Duration) {
+func (a *Auditor) cameAfter(s *streamOf, after time.Duration) {
 	if len(s.late) == lateWindow {
 		s.late = slices.Delete(s.late, 0, 1)
 	}
 	s.late, s.lateAt = append(s.late, after), a.o.Now()
-	by, is := s.lateBy(s.lateAt)
-	switch {
-	case !is && !s.lateSince.IsZero():
+	if _, is := s.lateBy(s.lateAt); !is {
 		s.lateSince = time.Time{}
-		a.o.Log.Info("a worker's KV events come in time again", zap.String("worker", worker))
-	case is && s.lateSince.IsZero():
+	} else if s.lateSince.IsZero() {
 		s.lateSince = s.lateAt
-		a.o.Log.Warn("a worker's KV events come late, so its cache's contents are known late (SL0303): see the network to its event socket, "+
-			"the publisher and its agent; index.predicted_ttl may be longer", zap.String("worker", worker), zap.Duration("late", by))
 	}
 }
 
@@ -237,6 +228,22 @@ type Late struct {
 	Worker string
 	By     time.Duration
 	Since  time.Time
+}
+
+// SomeLate returns the workers of whose last requests one came late at least, by name: what has not come yet may only be late.
+func (a *Auditor) SomeLate() (list []string) {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for worker, s := range a.streams {
+		if a.o.Now().Sub(s.lateAt) < lateUntil && slices.ContainsFunc(s.late, func(by time.Duration) bool { return by > 0 }) {
+			list = append(list, worker)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // Late returns the workers whose events come late, by name.

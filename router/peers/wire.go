@@ -58,6 +58,7 @@ const (
 	kindPath    = 13
 
 	flagTold     = 1
+	flagFetches  = 2
 	flagAnswered = 1
 	flagCut      = 2
 	flagWhole    = 1 // of a state: it has all open bookings
@@ -102,6 +103,9 @@ func appendShared(b []byte, s *router.SharedBooking) []byte {
 	flags := byte(0)
 	if s.EventsExpected {
 		flags = flagTold
+	}
+	if s.Fetches {
+		flags |= flagFetches
 	}
 	b = appendLocals(append(b, flags), s.Locals)
 	media := s.Media[:min(len(s.Media), maxMedia)]
@@ -195,7 +199,8 @@ func (r *reader) booking() *router.SharedBooking {
 	s := &router.SharedBooking{Answers: r.number(), Fetch: r.number(), Pull: r.number(), Model: r.text(), Tenant: r.text(),
 		Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Decoder: r.text(), DecoderRank: r.rank(),
 		Tokens: r.number(), Context: r.number(), From: r.number(), Proven: r.number()}
-	s.EventsExpected = r.Byte()&flagTold != 0
+	flags := r.Byte()
+	s.EventsExpected, s.Fetches = flags&flagTold != 0, flags&flagFetches != 0
 	s.Locals = r.words(router.MaxSharedBlocks)
 	s.Media = make([]router.SharedMedium, r.Count(maxMedia, 17))
 	for i := range s.Media {

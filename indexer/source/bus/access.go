@@ -157,8 +157,25 @@ type ConnectOptions struct {
 	// Refused, if set, is called each time that the server rejects us or a subject. The log says so once until we are connected
 	// again.
 	Refused func()
+	Failing *Failing // nil: nobody asks
 
 	server nats.InProcessConnProvider // instead of the URL
+}
+
+// Failing is why there is no connection.
+type Failing struct{ last atomic.Pointer[failure] }
+
+type failure struct {
+	text    string
+	refused bool
+}
+
+// Why returns the last failure since there was a connection, and whether the server refused us; "": none yet.
+func (f *Failing) Why() (text string, refused bool) {
+	if last := f.last.Load(); last != nil {
+		return last.text, last.refused
+	}
+	return "", false
 }
 
 // Connect returns a connection that retries for ever while the server is away or rejects us, with jitter.
@@ -168,9 +185,19 @@ func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 		return nil, err
 	}
 	var told, refusal atomic.Bool // logged in the current row of failures; and whether one was a refusal
-	again := func() bool { refusal.Store(false); return told.Swap(false) }
+	failing := o.Failing
+	if failing == nil {
+		failing = new(Failing)
+	}
+	again := func() bool { failing.last.Store(nil); refusal.Store(false); return told.Swap(false) }
 	failed := func(err error) {
 		refused := isRefusal(err)
+		why := &failure{err.Error(), refused}
+		if refused {
+			why.text = "the server rejects the credentials or a subject (" + err.Error() + "): compare nkey, credentials, user or token_file " +
+				"with the server's users"
+		}
+		failing.last.Store(why)
 		if refused && o.Refused != nil {
 			o.Refused()
 		}

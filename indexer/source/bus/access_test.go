@@ -133,8 +133,9 @@ func TestAccess(t *testing.T) {
 			s, port := secured(t, conf, 0)
 			core, seen := observer.New(zapcore.DebugLevel)
 			var refused atomic.Int64
+			var failing Failing
 			c.access.URL = fmt.Sprint("nats://127.0.0.1:", port)
-			conn, err := c.access.Connect(ConnectOptions{Name: "agent", Log: zap.New(core), Refused: func() { refused.Add(1) }})
+			conn, err := c.access.Connect(ConnectOptions{Name: "agent", Log: zap.New(core), Failing: &failing, Refused: func() { refused.Add(1) }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,9 +159,13 @@ func TestAccess(t *testing.T) {
 				if n := seen.FilterMessageSnippet("NATS rejects").Len(); n != 1 || conn.IsConnected() {
 					t.Errorf("the log says %d times that it is refused; connected %v", n, conn.IsConnected())
 				}
+				if why, is := failing.Why(); !is || !strings.Contains(why, "rejects the credentials") {
+					t.Errorf("got %q, refused %t, want that the server rejects the credentials", why, is)
+				}
 				writeFile(t, file, secret)
 			}
 			until(t, "a connection with the new secret", conn.IsConnected)
+			until(t, "no failure any more", func() bool { why, _ := failing.Why(); return why == "" })
 
 			for _, e := range seen.All() {
 				if text := fmt.Sprint(e.Message, e.ContextMap()); strings.Contains(text, strings.TrimSpace(secret)) || aSeed.MatchString(text) {

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -33,7 +34,8 @@ type Server struct {
 type Link struct {
 	Listener
 
-	server *embedded // nil if NATS is another process
+	failing Failing
+	server  *embedded // nil if NATS is another process
 	stop   context.CancelFunc
 	done   chan struct{}
 }
@@ -42,7 +44,7 @@ type Link struct {
 func StartLink(o LinkOptions) (*Link, error) {
 	l := &Link{done: make(chan struct{}), Listener: Listener{Log: o.Log, Prefix: o.Prefix,
 		Secret: o.Secret, FixedSecret: o.FixedSecret, Replaced: o.Replaced}}
-	c := ConnectOptions{Name: "sightline", Inbox: o.Prefix.RouterInbox(), Log: o.Log, Refused: o.Refused}
+	c := ConnectOptions{Name: "sightline", Inbox: o.Prefix.RouterInbox(), Log: o.Log, Refused: o.Refused, Failing: &l.failing}
 	var err error
 	if o.Listen != "" {
 		l.server, err = o.Server.start(o.Log)
@@ -76,10 +78,8 @@ func (l *Link) Away() string {
 		}
 		return ""
 	}
-	if err := l.NATS.LastError(); err != nil {
-		return err.Error()
-	}
-	return "no server has answered yet"
+	why, _ := l.failing.Why()
+	return cmp.Or(why, "no server has answered yet")
 }
 
 // Close ends everything. A nil Link does nothing.

@@ -231,6 +231,9 @@ func (l *Listener) register(suffix string, w *followedFeed) (before *followedFee
 	return before
 }
 
+// ErrSilent is why a feed is down whose agent is not heard.
+var ErrSilent = errors.New("nothing has come from the agent for too long")
+
 // agentSilence is how long an agent may be silent before it is considered down.
 const agentSilence = 3 * heartbeat
 
@@ -243,7 +246,7 @@ func (s *source) watch(ctx context.Context, f *followedFeed) {
 		heard := max(began.UnixNano(), f.lastHeartbeat.Load(), st.LastMessage.UnixNano())
 		switch silent := now.Sub(time.Unix(0, heard)) > silence; {
 		case silent && st.Connected:
-			f.Down(errors.New("nothing has come from the agent for too long"))
+			f.Down(ErrSilent)
 		case !silent && !st.Connected:
 			f.Up()
 		}
