@@ -30,7 +30,6 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
-	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/workers/discover"
 	"github.com/sightline-router/sightline/workers/probe"
 )
@@ -272,15 +271,18 @@ func (s *collected) askSightline(ctx context.Context) {
 		s.Life.NotReady = err.Error()
 	}
 	s.Life.Running = true
-	var decisions []router.Recent
-	for path, into := range map[string]any{"/workers": &s.rows, "/decisions?n=1": &decisions, "/problems": &s.told} {
+	for path, into := range map[string]any{"/workers": &s.rows, "/decisions?n=1024": &s.facts.Last, "/problems": &s.told} {
 		if err := s.get(ctx, path, into); err != nil {
 			lacks(err, was)
 			return
 		}
 	}
 	s.running = true
-	if len(decisions) == 0 {
+	s.facts.BlockSizes = map[string]int{}
+	for i := range s.rows {
+		s.facts.BlockSizes[s.rows[i].Name] = s.rows[i].BlockSize
+	}
+	if len(s.facts.Last) == 0 {
 		s.Missing[findings.FromTraffic] = "the running Sightline has decided nothing yet"
 	}
 }

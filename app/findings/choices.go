@@ -2,6 +2,7 @@ package findings
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -28,6 +29,7 @@ var misses = []string{"SL0102", "SL0103", "SL0201", "SL0204", "SL0206", "SL0301"
 // reason, the first that applies.
 func (f *Facts) ofChoices(l *list) {
 	sizes := map[string]int{}
+	maps.Copy(sizes, f.BlockSizes)
 	full := ""
 	for i := range f.Workers {
 		w := &f.Workers[i]
@@ -82,6 +84,9 @@ func (f *Facts) ofChoices(l *list) {
 				"prints it"}, "", "")
 	}
 	add := func(severity, fix, format string, args ...any) {
+		if severity == "note" && f.Seen == nil {
+			return // who asks the doctor wants to know; that prompts differ is no news for the page
+		}
 		l.add(Finding{Code: "SL0205", Severity: severity, kind: format, From: "requests", What: fmt.Sprintf(format, args...), Fix: fix}, "", "")
 	}
 	const apart = "varying parts of prompts (dates, ids, names) after the common ones; a smaller --block-size, where the model allows it"
@@ -147,13 +152,13 @@ func (f *Facts) ofCaches(l *list) {
 		w := &f.Workers[i]
 		c := caches[w.Addr]
 		n, has := c.computed, c.held
-		if c.unknown || c.requests < fewComputed || n < smallestTurn {
+		if c.unknown || c.requests < fewComputed || n < smallestTurn || slices.Contains(f.SomeLate, w.Name) {
 			continue
 		}
 		all := slices.Sorted(slices.Values(others[w.Model]))
 		small := n > someTurnover*has && muchSmaller*has < all[len(all)/2]
 		if small || n > turnover*has {
-			l.add(Finding{Code: "SL0503", Severity: "warning", kind: "cache", From: "events", Fix: fixSmall,
+			l.add(Finding{Code: "SL0503", Severity: "warning", kind: "cache", From: "events", Fix: fixSmall, after: mayBeLate,
 				What: "its KV cache is too small: what it computes is evicted before it is asked for again"}, w.Name,
 				fmt.Sprintf("it holds %d tokens and has computed %d in a minute", has, n))
 		}

@@ -91,6 +91,7 @@ type Facts struct {
 	Faults        error             // what of the models' files does not load
 	Recent        []router.Recent   // decisions of the last recentAge, by Router.RecentSince
 	Last          []router.Recent   // the last decisions, however old
+	BlockSizes    map[string]int    // of workers that are not in Workers
 	Strays        []extproc.Stray   // requests that were not decided
 	TooLate       int               // the part of them of the last minutes for which Envoy did not wait long enough
 	Refused       []extproc.RefusedCall

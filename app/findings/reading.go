@@ -65,6 +65,9 @@ func (f *Facts) streamTold(worker string, v audit.Verdict) bool {
 		v == audit.Nothing && slices.Contains(f.SomeLate, worker)
 }
 
+// mayBeLate is how long it takes until it shows whether events only come late.
+const mayBeLate = 15 * time.Second
+
 // catchesUp is how long after its stream was not live a worker's events may still be missing.
 const catchesUp = 10 * time.Second
 
@@ -95,7 +98,7 @@ func (f *Facts) ofAudit(l *list) {
 		}
 		after := time.Duration(0)
 		if c.Verdict == audit.Nothing {
-			after = 15 * time.Second // until it shows whether they only come late
+			after = mayBeLate
 		}
 		l.add(Finding{Code: cause.code, Severity: cause.severity, kind: "audit " + string(c.Verdict), From: "audit", Fix: cause.fix,
 			Since: c.First, after: after, What: fmt.Sprintf("requests are stored otherwise than predicted (%s)", c.Verdict)}, c.Worker, c.text())
