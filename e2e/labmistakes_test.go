@@ -119,26 +119,45 @@ func TestSlowWorkerIsNamed(t *testing.T) {
 	}
 }
 
-// TestLateEventsAreNamed: what one of two workers publishes is on its way for four seconds.
+// TestLateEventsAreNamed: what one of two workers publishes is on its way for four or six seconds. Within half a minute of traffic it is
+// named with that, and at no time is anything else said, such as that its prefix cache is off.
 func TestLateEventsAreNamed(t *testing.T) {
 	t.Parallel()
-	l := startLab(t, func(o *lab.Options) {
-		o.Workers = 2
-		o.Sim = func(i int, c *sim.Config) { c.EventsLate = time.Duration(i) * 4 * time.Second }
-	})
-	began, one := time.Now(), gjson.Result{}
-	if err := lab.WaitFor(t.Context(), "the late worker among the problems", func() bool {
-		raws(t, l, fmt.Appendf(nil, `{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":"%v: %s"}]}`, lab.ModelName,
-			time.Since(began), strings.Repeat("why ", 60)), nil)
-		page, _ := lab.Get("http://" + l.Admin + "/problems")
-		one = gjson.ParseBytes(page).Get("0")
-		return one.Exists()
-	}); err != nil {
-		t.Fatal(err)
+	for _, late := range []int{4, 6} {
+		t.Run(fmt.Sprint(late), func(t *testing.T) {
+			t.Parallel()
+			l := startLab(t, func(o *lab.Options) {
+				o.Workers = 2
+				o.Sim = func(i int, c *sim.Config) { c.EventsLate = time.Duration(i*late) * time.Second }
+			})
+			one, first := firstTold(t, l, "SL0303", func(i int) {
+				question(l.URL, i)
+				page, _ := lab.Get("http://" + l.Admin + "/problems")
+				if other := gjson.GetBytes(page, `#(code!="SL0303").code`); other.Exists() {
+					t.Errorf("got %s, want SL0303 alone: %s", other.Str, page)
+				}
+			})
+			if what := one.Get("what").Str; !first || !strings.Contains(what, "worker-2: KV events come late") ||
+				!strings.Contains(what, fmt.Sprint(": ", late)) {
+				t.Errorf("first of all: %t; got %s, want that worker-2's events come %d s late", first, one.Raw, late)
+			}
+		})
 	}
-	t.Logf("after %v: %s", time.Since(began), one.Raw)
-	if what := one.Get("what").Str; one.Get("code").Str != "SL0303" || !strings.Contains(what, "worker-2: KV events come late") ||
-		!strings.Contains(what, ": 4") {
-		t.Error(one.Raw)
+}
+
+// TestTinyCacheIsNamed: one of three workers has room for 23 blocks, so that what it computes is evicted at once.
+func TestTinyCacheIsNamed(t *testing.T) {
+	t.Parallel()
+	l := startLab(t, func(o *lab.Options) {
+		o.Workers = 3
+		o.Sim = func(i int, c *sim.Config) {
+			if i == 1 {
+				c.Blocks = 24
+			}
+		}
+	})
+	one, _ := firstTold(t, l, "SL0503", func(i int) { question(l.URL, i) })
+	if what := one.Get("what").Str; !strings.Contains(what, "worker-2: its KV cache is too small") || len(one.Get("workers").Array()) != 1 {
+		t.Errorf("got %s, want the cache of worker-2 alone", one.Raw)
 	}
 }
