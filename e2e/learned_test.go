@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -191,6 +192,65 @@ func TestLearnsWithoutAnswers(t *testing.T) {
 	for i := range 3 {
 		send(fmt.Sprint("prompt_logprobs, time ", i), "recomputed", map[string]any{"messages": talk, "prompt_logprobs": 1})
 		send(fmt.Sprint("echo, time ", i), "recomputed", map[string]any{"messages": talk, "echo": true})
+	}
+}
+
+// Engines whose events name no sessions, and answers without counts: requests that are open at once teach guesses, which are predicted
+// until another one agrees. No prediction that is called learned is above what the engine finds.
+func TestLearnsWithoutSessions(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []sim.Engine{sim.SGLang, sim.TRTLLM} {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			const size = 16
+			l := startEngines(t, engine, size, func(o *lab.Options) {
+				o.Config = func(keys map[string]any) {
+					model := map[string]any{"name": lab.ModelName, "engine": string(engine), "block_size": size}
+					if engine == sim.TRTLLM {
+						model["engine_version"] = "1.3.0"
+					}
+					keys["models"], keys["probe"] = []any{model}, false
+				}
+				o.Front = func(o *envoy.Options) { o.TokenUsage = false }
+			})
+			const atOnce, rounds = 4, 6
+			body := func(i int) map[string]any {
+				return map[string]any{"messages": []any{map[string]any{"role": "user",
+					"content": fmt.Sprint(i, " ", words(rand.New(rand.NewPCG(uint64(i), 3)), 60))}}}
+			}
+			first := make([]result, atOnce*rounds)
+			for round := range rounds {
+				var all sync.WaitGroup
+				for k := range atOnce {
+					i := round*atOnce + k
+					all.Go(func() { first[i] = post(t, l, body(i), nil) })
+				}
+				all.Wait()
+				eventually(t, "all requests have ended", func() bool {
+					return int(metric(t, l, "sightline_learned_requests_total", "")) >= (round+1)*atOnce
+				})
+			}
+			home, hits := 0, 0
+			for i := range first {
+				r := post(t, l, body(i), nil)
+				d := lastDecision(t, l)
+				if r.worker == first[i].worker {
+					home++
+				}
+				if predicted := int(d.Get("cached_tokens").Int()); predicted > 0 {
+					hits++
+					if d.Get("reason").Str == "learned" && predicted > r.cached {
+						t.Errorf("request %d: learned %d tokens, the engine found %d", i, predicted, r.cached)
+					}
+				}
+			}
+			if home < len(first)*3/4 || hits < len(first)*3/4 {
+				t.Errorf("%d of %d requests came to the worker that has them, %d hits predicted, want three of four", home, len(first), hits)
+			}
+			if n := metric(t, l, "sightline_learned_requests_total", `"guessed"`); n == 0 {
+				t.Error("no request taught a guess, want some: they were open at once")
+			}
+		})
 	}
 }
 

@@ -143,5 +143,5 @@ func (l *lookup) keep(r *reading) lookedUp {
 		class: l.class, form: l.form, unit: l.unit(), prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
 		images: slices.Clone(l.images), multiplePrompts: rd.facts.Several, mayBypassCache: rd.facts.Reuse == prompt.Perhaps,
 		unread: rd.err != nil, engineTokens: rd.engineTokens, answers: int(max(1, min(r.req.Fields["n"].Int(), maxChoices))),
-		own: min(l.own, certain), tokens: l.tokens(), estimate: l.recalled.Estimate, watching: l.watching()}
+		own: min(l.own, certain), tokens: l.tokens(), estimate: l.recalled.Estimate, watching: l.watching(both[:certain])}
 }

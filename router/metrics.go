@@ -94,8 +94,10 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		shed: of.Counters("requests_shed_total",
 			"Requests answered 429 because workers are at max_in_flight, by reason.", "model", "why"),
 		learnedRequests: of.Counters("learned_requests_total",
-			"Ended requests from whose events Sightline learns, by outcome: learned; no_events (all blocks were held before, or events do "+
-				"not come); unattributed (events could be several requests'); doubtful (not the length that the engine reported); no_room.",
+			"Ended requests from whose events Sightline learns, by outcome: learned; guessed (some events could be "+
+				"another's: predicted until another one agrees); no_events (all blocks were held before, or events do not come); "+
+				"unattributed (events are missing, or several requests have the session); doubtful (not the length that the engine "+
+				"reported); no_room.",
 			"outcome"),
 		unmatchedReports: of.Counter("outcomes_unmatched_total",
 			"Access log entries without an open decision: another replica's, or one that had expired."),

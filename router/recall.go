@@ -17,10 +17,8 @@ import (
 )
 
 // A prompt that no rule reads to its end is looked up by what the workers' events showed engines to make of requests that began alike
-// (package learned). Such requests are remembered and looked up; those that an unproven rule reads to their end are remembered only.
-//
-//	recall: a request's path ─▶ blocks, looked up in the index like computed ones
-//	watch, at the booking ─▶ Stored, from the feeds ─▶ the request's end: its blocks are remembered
+// (package learned). Such requests are remembered and looked up in the index like computed ones; those that an unproven rule reads to their
+// end are remembered only.
 
 // learning is what is learned about requests; nil: nothing is.
 type learning struct {
@@ -215,6 +213,7 @@ func (r *Router) watch(id string, slot *fleet.Slot, session string, q *learned.R
 		return
 	}
 	q.ID, q.Slot, q.Session = id, slot.ID, session
+	q.Shared = r.opt.Share != nil || slot.Load(r.opt.Now()).OtherSenders > 0
 	r.learning.learner.Watch(q)
 }
 
@@ -233,13 +232,14 @@ func (l *learning) withdraw(made *speculative.Promise, path []uint64) {
 	}
 }
 
-// watching returns what is to be watched of the request at a slot; nil: nothing.
-func (l *lookup) watching() *learned.Request {
+// watching returns what is to be watched of the request at a slot, whose prompt should begin with some blocks; nil: nothing.
+func (l *lookup) watching(begin []uint64) *learned.Request {
 	if l.recalled.teach == 0 || l.recalled.class == 0 && !l.standing.CountUnproven() {
 		return nil
 	}
 	path := l.recalled.path
-	return &learned.Request{Class: l.recalled.teach, Size: l.form.Size, Seen: &fleet.Seen{Blocks: l.tokens() / l.form.Size},
+	return &learned.Request{Class: l.recalled.teach, Size: l.form.Size, Begin: begin, AtEnd: l.class.rules.AnswersAtEnd,
+		Seen: &fleet.Seen{Blocks: l.tokens() / l.form.Size},
 		Path: learned.Path{Steps: slices.Clone(path.Steps), Media: slices.Clone(path.Media)}}
 }
 

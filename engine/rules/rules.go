@@ -52,6 +52,7 @@ type Rules struct {
 	CountsCopies   bool // events report each physical copy of a block; otherwise one block may be reported more than once
 	EventsOverHTTP bool // events are drained over HTTP (POST /kv_cache_events)
 	StoredEarly    bool // over ZeroMQ, a stored block is reported when the step that computes it begins, if another step ran before
+	AnswersAtEnd   bool // an answer's blocks are stored when it ends, with one event, not as they fill
 	PublishesLoad  bool // NVIDIA's standalone example of this engine publishes its workers' load beside their events
 
 	// Decoder returns a decoder of events as they come over ZeroMQ.

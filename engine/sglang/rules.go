@@ -21,6 +21,7 @@ func Rules(v rules.Version) rules.Rules {
 		EventsIncludeMedia:  true, EventsIncludeAdapter: v.AtLeast(0, 5, 22),
 		// UnifiedRadixCache reports its full component (0.5.23, unified_tree_core.py); a match also needs the window or state.
 		EventsOfOneCache: true,
+		AnswersAtEnd:     true, // cache_finished_req (0.5.23)
 		Decoder: func(d rules.Decoding) kvevent.Decoder {
 			return &Decoder{Secret: d.Secret, Keep: d.KeepTokens, Pad: d.Pad}
 		},

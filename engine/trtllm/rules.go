@@ -18,6 +18,7 @@ func Rules(v rules.Version) rules.Rules {
 		// (1.3, _executor_loop_overlap in pyexecutor/py_executor.py). The HTTP drain gets them after the prefill.
 		StoredEarly:    v.AtLeast(1, 3, 0),
 		EventsOverHTTP: true, PublishesLoad: true,
+		AnswersAtEnd: true, // when 1.0 to 1.2 store them is not known: what comes before the last event is the prompt's in any case
 		Decoder: func(d rules.Decoding) kvevent.Decoder {
 			return &Decoder{Secret: d.Secret, Keep: d.KeepTokens, Standalone: d.Standalone}
 		},

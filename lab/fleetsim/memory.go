@@ -3,6 +3,7 @@ package fleetsim
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
@@ -11,22 +12,30 @@ import (
 	"github.com/sightline-router/sightline/router/learned"
 )
 
-// byMemory returns the router without a rule for any prompt: it knows what workers' events taught of requests that began alike.
-func byMemory(v *View) Rule { return newRouter(v, 64<<20) }
+// memory is how a router without a rule for any prompt learns what workers' events teach of requests that began alike.
+type memory struct {
+	noNames  bool // events name no sessions
+	noCounts bool // ends of requests tell no tokens
+	links    bool // clients send images as URLs, which do not tell their size
+}
 
-// byLinks is byMemory where clients send images as URLs, which do not tell their size.
-func byLinks(v *View) Rule {
-	s := newRouter(v, 64<<20).(*sightline)
-	s.links = true
-	return s
+// byMemory makes routers of that kind.
+func byMemory(m memory) func(*View) Rule { return func(v *View) Rule { return newRouter(v, &m) } }
+
+// bytes returns how much is remembered.
+func (m *memory) bytes() int {
+	if m == nil {
+		return 0
+	}
+	return 64 << 20
 }
 
 // place decides a request.
 func (s *sightline) place(r *run) router.Decision {
 	id, model := fmt.Sprint(s.next), cmp.Or(r.req.adapter(), modelName)
-	if s.unread {
+	if s.memory != nil {
 		s.router.Learner().Settle(time.Unix(1_000_000, 0).Add(s.now))
-		return s.router.PlaceUnread(id, model, r.req.path(s.links))
+		return s.router.PlaceUnread(id, model, r.req.path(s.memory.links))
 	}
 	p := r.req.read(s.ids[:0])
 	s.ids = p.IDs
@@ -36,9 +45,26 @@ func (s *sightline) place(r *run) router.Decision {
 // teach tells the router whose blocks a slot stores.
 func (s *sightline) teach(v *View, slot indexer.SlotID, c change, parent uint64) {
 	d, decided := c.run.booked.(router.Decision)
-	if s.unread && decided && !c.lower {
-		s.router.Learner().Stored(slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: v.Size, Session: d.ID, HasParent: c.from > 0,
-			Parent: parent, EngineHashes: s.hashes, Locals: c.run.req.locals[c.from:c.to]})
+	if s.memory == nil || !decided || c.lower {
+		return
+	}
+	e := &kvevent.Event{Kind: kvevent.Stored, BlockSize: v.Size, HasParent: c.from > 0, Parent: parent, EngineHashes: s.hashes,
+		Locals: c.run.req.locals[c.from:c.to]}
+	if !s.memory.noNames {
+		e.Session = d.ID
+	}
+	s.router.Learner().Stored(slot, e)
+}
+
+// teachOthers returns a function that tells the other replicas what a request taught.
+func (s *sightline) teachOthers(v *View, own int) func(uint64, *learned.Lesson) {
+	if s.memory == nil {
+		return nil
+	}
+	return func(key uint64, l *learned.Lesson) {
+		again := *l
+		again.Path.Steps, again.Taught.Chain = slices.Clone(l.Path.Steps), slices.Clone(l.Taught.Chain)
+		s.others(v, own, shareEvery+shareTravel, func(o *sightline) { o.router.ApplyLearned(key, &again) })
 	}
 }
 

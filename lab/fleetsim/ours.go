@@ -10,6 +10,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
@@ -29,8 +30,7 @@ type sightline struct {
 	lower   tiers
 	groups  groupsKnown
 	next    int
-	unread  bool // requests are known by what was learned alone
-	links   bool // then images are URLs
+	memory  *memory // requests are known by what was learned alone; nil: every prompt is read
 }
 
 // adapters returns the adapter names that traffic uses.
@@ -46,11 +46,11 @@ const maxAdapters = 16
 const modelName = "simulated"
 
 // newSightline returns a rule that runs this repository's router.
-func newSightline(v *View) Rule { return newRouter(v, 0) }
+func newSightline(v *View) Rule { return newRouter(v, nil) }
 
-// newRouter returns it with a memory of that size in bytes; 0: it reads every prompt, else none.
-func newRouter(v *View, memory int) Rule {
-	s := &sightline{index: indexer.New(indexer.Options{}), unread: memory > 0}
+// newRouter returns it with a memory; nil: it reads every prompt, else none.
+func newRouter(v *View, m *memory) Rule {
+	s := &sightline{index: indexer.New(indexer.Options{}), memory: m}
 	now := func() time.Time { return time.Unix(1_000_000, 0).Add(s.now) }
 	s.fleet = fleet.New(now)
 	for i := range v.Loads {
@@ -72,15 +72,17 @@ func newRouter(v *View, memory int) Rule {
 		s.encoders(n)
 	}
 	var share func(*router.SharedBooking)
+	var teach func(uint64, *learned.Lesson)
 	if v.sim.setup.Sharing.Every > 0 {
 		own := len(v.sim.rules)
-		share = func(told *router.SharedBooking) { s.share(v, own, told) }
+		share, teach = func(told *router.SharedBooking) { s.share(v, own, told) }, s.teachOthers(v, own)
 		s.cut(v, own)
 	}
-	s.router = router.New(router.Options{Share: share, Models: []router.Model{{Name: modelName, Adapters: adapters(),
+	s.router = router.New(router.Options{Share: share, ShareLearned: teach, Models: []router.Model{{Name: modelName, Adapters: adapters(),
 		MaxLoRAs: v.sim.setup.Engine.Adapters, Unit: v.sim.setup.Engine.Unit * v.Size,
-		Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
-		LearnedBytes: memory, Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second),
+		Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size,
+			NoSessionIDs: m != nil && m.noNames})}},
+		LearnedBytes: m.bytes(), Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second),
 		Now: now, Seed: v.sim.setup.Seed + 1})
 	v.sim.after(time.Duration(v.rand.Int64N(int64(loadEvery))), func() { s.ask(v) }) // replicas begin at different moments
 	return s
@@ -157,6 +159,9 @@ func (s *sightline) Ended(v *View, r *run, failed bool) {
 	d := r.booked.(router.Decision)
 	o := router.Outcome{ID: d.ID, Phase: router.Ended, Addr: d.Targets[0].Addr, Code: 200, Answered: true, CachedTokens: -1,
 		PromptTokens: r.input, OutputTokens: r.output}
+	if s.memory != nil && s.memory.noCounts {
+		o.PromptTokens, o.OutputTokens = 0, 0
+	}
 	if failed {
 		o.Code = 503
 	}

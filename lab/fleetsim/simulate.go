@@ -9,6 +9,9 @@ import (
 // Delays say how late the router learns of what happens.
 type Delays struct {
 	Event, Report, Scrape time.Duration // Scrape: the period
+	// Prepare is the mean time, exponentially distributed, until a request is in its engine's queue, and as much again for each image:
+	// tokenizers and image processors run side by side, so requests overtake each other.
+	Prepare time.Duration
 }
 
 func defaultDelays() Delays {
@@ -368,12 +371,19 @@ func (s *sim) arrive(req *Request) {
 		},
 		ended: func() { served.E2E = s.now - r.arrived; end(false) },
 	}
+	prepared := s.now
+	if mean := s.setup.Delays.Prepare; mean > 0 {
+		for range 1 + len(req.Images) {
+			prepared += time.Duration(s.rand.ExpFloat64() * float64(mean))
+		}
+	}
 	whenEncoded := func(do func()) {
-		if r.encoded <= s.now {
+		at := max(prepared, r.encoded)
+		if at <= s.now {
 			do()
 			return
 		}
-		s.after(r.encoded-s.now, do)
+		s.after(at-s.now, do)
 	}
 	if r.first < 0 {
 		whenEncoded(func() { s.queueAt(w, r) })

@@ -29,6 +29,8 @@ type Engine struct {
 	Groups    []vllmcache.Group // KV cache groups of a hybrid model; nil: full attention alone
 	Retention int               // see vllmcache.Options
 
+	AtEnd bool // blocks of an answer are stored, and told, when it ends, and none is told twice: SGLang's and TensorRT-LLM's trees
+
 	Lower int // blocks of the lower tier; 0: there is none
 	Unit  int // blocks that it returns at once
 }
@@ -246,12 +248,17 @@ func (w *worker) store(r *run, to int) {
 		return
 	}
 	from := r.stored
+	for w.AtEnd && from < full && w.cache.at.get(r.blocks[from]) != 0 {
+		from++
+	}
 	for i := from; i < full; i++ {
 		w.cache.name(r.held[i], r.blocks[i])
 	}
 	r.stored = full
-	w.out = append(w.out, change{stored: true, run: r, from: from, to: full})
-	w.offload(r, from, full)
+	if from < full {
+		w.out = append(w.out, change{stored: true, run: r, from: from, to: full})
+		w.offload(r, from, full)
+	}
 }
 
 // finish ends a step. It returns the runs that have produced their first token and those that are over.
@@ -270,7 +277,9 @@ func (w *worker) finish() (began, ended []*run) {
 		if r.made == 1 {
 			began = append(began, r)
 		}
-		w.store(r, r.input+r.made-1)
+		if !w.AtEnd || r.made >= r.output {
+			w.store(r, r.input+r.made-1)
+		}
 		if r.made >= r.output {
 			ended = append(ended, r)
 			if !r.lends {

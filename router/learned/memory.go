@@ -1,3 +1,17 @@
+// Package learned remembers what engines made of requests that no rule reads, by the blocks that their workers report:
+//
+//	recall   a request's path → the blocks that its prompt should begin with                      recall.go: Memory.Recall
+//	watch    a worker's stored events → whose blocks they are, for certain or as a guess           watch.go: Learner.Watch, Stored
+//	end      the end of a request, and the tokens that its engine counted → kept, or dropped       end.go: Learner.End, Memory.Teach
+//
+// Of a request it remembers keyed hashes of its steps (path.go) and the local hashes of its prompt's blocks: no text, and nothing of its
+// answer. A later request is called learned, and not only predicted,
+//
+//   - from the second time on if it is the same request,
+//   - from the third on if it begins as two others did, for the blocks that these share,
+//   - once more than that if what taught it was a guess: then another prompt must have the same blocks.
+//
+// One that goes on with an answer is predicted up to the answer, until its own prompt was stored.
 package learned
 
 import (
@@ -13,8 +27,8 @@ import (
 //	two requests parted here   what their blocks have in common
 //	a request passed through   not known: an estimate by its share of the steps
 //
-// Nothing is remembered of an answer: a client may send another one back than was generated, and even the same text may become other
-// tokens. Its blocks are known once they are of a prompt.
+// Nothing is remembered of an answer: a client may send back another one than was generated, and even the same text may become other
+// tokens.
 //
 // Blocks that two prompts share are stored once. A memory is bounded in bytes, and forgets what was not used for longest. It is safe for
 // concurrent use.
@@ -70,6 +84,7 @@ type node struct {
 	children   int32
 	latest     *node // of the children
 	least      int32 // fewest blocks among the new paths that more counts
+	guess      bool  // common was told by guesses alone, and no further prompt has had it
 	strays     int8  // +1 for a prompt with less than half of the known blocks, -1 for any other; not below 0
 	more       int8  // +1 for a new path with far more blocks than common, -1 for any other; not below 0
 }
@@ -79,6 +94,7 @@ type ending struct {
 	own    []uint64 // its prompt's chain: the first from blocks of the node's, and these
 	from   int32
 	tokens int32 // of the prompt; 0: not known
+	guess  bool  // see Taught.Guess; a second one that agrees is believed
 }
 
 const (
@@ -147,116 +163,6 @@ func (m *Memory) Stats() Stats {
 	return m.stats
 }
 
-// Prompt is what a memory knows about a request's prompt.
-type Prompt struct {
-	Blocks  []uint64 // local hashes of its leading blocks
-	Learned int      // how many of them are certain
-	Steps   int      // of the request's path, whose beginning those are
-	Reach   int      // steps that Blocks are of; beyond Steps they are an estimate
-	Tokens  int      // of the prompt, if this very request was seen before; else 0
-	// Estimate: Blocks is an estimate. The request goes on for some time as another one did, or with an answer that may be the one
-	// that was generated, so that more than Learned may be cached; or how long its prompt is was not reported.
-	Estimate bool
-}
-
-// Recall sets out to what is known of a request's prompt, for engines of a class. It reuses out.Blocks.
-func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
-	*out = Prompt{Blocks: out.Blocks[:0]}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	root, at := m.roots[class], 0
-	if root == nil {
-		return
-	}
-	last := &root.node
-	for at < len(p.Steps) {
-		n, equal := m.follow(last, p.Steps[at:])
-		if equal == 0 {
-			break
-		}
-		if equal < len(n.steps) {
-			last.certain(p.Steps, at, root.cut, out)
-			n.estimate(m.sizes.weigh(class, p.Steps[at:at+equal]), out)
-			out.Reach = at + equal
-			m.use(n)
-			return
-		}
-		last, at = n, at+equal
-	}
-	last.certain(p.Steps, at, root.cut, out)
-	if e := last.ending; at == len(p.Steps) && e != nil {
-		out.Tokens, out.Estimate = int(e.tokens), e.tokens == 0
-	} else if !slices.ContainsFunc(p.Steps[at:], func(s Step) bool { return s.Media || s.Bytes > 0 }) {
-		out.Estimate = true // its end may be that of a longer one's beginning: then the last block may not be whole
-	}
-	m.use(last)
-}
-
-// follow finds the node that begins with the first of some steps behind another, and how many of its steps are these; 0: there is none.
-func (m *Memory) follow(from *node, steps []Step) (n *node, equal int) {
-	n = m.nodes[edge{from, low(steps[0])}]
-	if n == nil {
-		return nil, 0
-	}
-	most := min(len(n.steps), len(steps))
-	for equal < most && n.steps[equal] == low(steps[equal]) {
-		equal++
-	}
-	if equal == len(n.steps) && steps[equal-1].Number != n.end {
-		equal-- // only low bits are kept of the steps before the last
-	}
-	return n, equal
-}
-
-func low(s Step) uint16 { return uint16(s.Number[1]) }
-
-// certain sets out to the blocks of a path whose first steps end at the node. cut: see root.
-func (n *node) certain(steps []Step, at int, cut bool, out *Prompt) {
-	e, blocks, rest := n.ending, max(int(n.common), 0), steps[at:]
-	out.Steps, out.Reach = at, at
-	if e != nil && len(rest) > 0 {
-		out.Estimate = rest[0].Answer || n.common < 0
-	}
-	if e == nil || n.common >= 0 && len(rest) > 0 {
-		out.Blocks, out.Learned = n.chain(out.Blocks, blocks), blocks
-		return
-	}
-	blocks = e.length()
-	if len(rest) > 0 && (cut || !rest[0].Answer) { // what asks for an answer, at the prompt's end, is not in one that goes on without
-		blocks = max(blocks-1, 0)
-	}
-	out.Blocks, out.Learned = append(n.chain(out.Blocks, min(blocks, int(e.from))), e.own[:max(0, blocks-int(e.from))]...), blocks
-}
-
-// estimate replaces the certain blocks of out by those of the node, if a path that leaves it after steps of some weight probably has more.
-func (n *node) estimate(weight int32, out *Prompt) {
-	out.Estimate = true
-	reach := n.length()
-	if n.common >= 0 {
-		reach = int(n.common)
-	} else if n.ending != nil {
-		reach = n.ending.length() - 1 // see certain
-	}
-	known := len(out.Blocks)
-	if likely := known + int(float64(max(0, reach-known))*float64(weight)/float64(max(n.weight, weight, 1))); likely > known {
-		out.Blocks = n.chain(out.Blocks[:0], likely)
-		out.Learned = min(out.Learned, int(n.from))
-	}
-}
-
-// chain appends the first blocks of the node's chain to dst.
-func (n *node) chain(dst []uint64, blocks int) []uint64 {
-	at := len(dst)
-	dst = append(dst, make([]uint64, blocks)...)
-	for out := dst[at:]; len(out) > 0; n = n.parent {
-		if from := int(n.from); len(out) > from {
-			copy(out[from:], n.own)
-			out = out[:from]
-		}
-	}
-	return dst
-}
-
 // Lesson is what one request taught.
 type Lesson struct {
 	Class  uint32 // of engines
@@ -268,7 +174,8 @@ type Lesson struct {
 type Taught struct {
 	Chain  []uint64 // local hashes of its leading blocks; of those that follow the prompt's nothing is remembered
 	Prompt int      // how many of them are of the prompt
-	Tokens int      // of the prompt
+	Tokens int      // of the prompt; 0: not known
+	Guess  bool     // some blocks may be another request's
 }
 
 // Teach records what an engine made of a request, and reports whether that says more than was remembered. It keeps nothing of l.
@@ -327,7 +234,7 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 			return false // another path has the edge: one in 65,536
 		}
 		if n == nil {
-			m.part(last, same)
+			m.part(last, same, t.Guess)
 			if m.outdated(last, same, t.Chain) {
 				m.dropBelow(last)
 				return m.teach(l)
@@ -375,17 +282,24 @@ func common(a, b []uint64) (n int) {
 }
 
 // part records that a path with the first same blocks of the node's chain parts here from the others, or ends here.
-func (m *Memory) part(n *node, same int) {
+func (m *Memory) part(n *node, same int, guess bool) {
 	m.lower(n, same)
 	if n.common < 0 && (n.children > 0 || n.ending != nil) {
-		n.common = int32(same)
+		n.common, n.guess = int32(same), guess || n.ending != nil && n.ending.guess
 		m.changes++
 	}
 }
 
-// lower records that a path has only the first same blocks of the node's chain.
+// lower records that a path goes on behind a node and has the first same blocks of its chain.
 func (m *Memory) lower(n *node, same int) {
-	if n.common >= 0 && !n.isStray(same, int(n.common)) && same < int(n.common) {
+	if n.common < 0 || n.isStray(same, int(n.common)) {
+		return
+	}
+	if n.guess { // now another one has them
+		n.guess = false
+		m.changes++
+	}
+	if same < int(n.common) {
 		m.stats.Lowered++
 		m.changes++
 		n.common = int32(same)
@@ -472,13 +386,14 @@ func (m *Memory) split(n *node, steps []Step, weight int32) *node {
 
 // endAt records that a path ended at a node, of whose chain its prompt has the first same blocks.
 func (m *Memory) endAt(n *node, same int, t Taught) {
-	e := ending{tokens: int32(t.Tokens)}
+	e := ending{tokens: int32(t.Tokens), guess: t.Guess}
 	if old := n.ending; old != nil {
 		agreed, known := old.shared(t.Chain, same), min(old.length(), len(t.Chain)) // with the earlier request
 		if n.isStray(agreed, known) {
 			return
 		}
 		if 2*agreed >= known {
+			e.guess = t.Guess && old.guess && (agreed < max(old.length(), len(t.Chain)) || old.tokens != e.tokens)
 			t.Chain, same = t.Chain[:agreed], min(same, agreed)
 		}
 		if agreed < known {
@@ -486,11 +401,11 @@ func (m *Memory) endAt(n *node, same int, t Taught) {
 		}
 	}
 	if n.children > 0 {
-		m.part(n, same)
+		m.part(n, same, t.Guess)
 	} else {
 		n.common = min(n.common, int32(same)) // others parted here that are forgotten
 	}
-	if old := n.ending; old == nil || old.tokens != e.tokens || old.length() != len(t.Chain) ||
+	if old := n.ending; old == nil || old.tokens != e.tokens || old.guess != e.guess || old.length() != len(t.Chain) ||
 		same < int(old.from) || common(old.own, t.Chain[old.from:]) < len(old.own) {
 		m.changes++
 	}

@@ -397,3 +397,49 @@ func TestAnotherTemplate(t *testing.T) {
 		check(t, m)
 	}
 }
+
+// What several requests at once may have taught is a guess until another prompt agrees, or is taught for certain. It is one still behind a
+// snapshot.
+func TestGuesses(t *testing.T) {
+	a, more := request{[]int{1, 2, 11, 12}}, request{[]int{1, 2, 11, 12, -5, 6}}
+	beside := request{[]int{1, 2, 21, 22}}
+	teach := func(m *Memory, r request, guess bool) {
+		chain := chainOf(r.prompt())
+		m.Teach(&Lesson{1, *r.path(), Taught{Chain: chain, Prompt: len(chain), Tokens: len(r.prompt()), Guess: guess}})
+	}
+	for _, c := range []struct {
+		name   string
+		taught []request
+		guess  []bool
+		asked  request
+		want   bool // it is an estimate
+	}{
+		{"a guess", []request{a}, []bool{true}, a, true},
+		{"a lesson", []request{a}, []bool{false}, a, false},
+		{"a guess that a second one agrees with", []request{a, a}, []bool{true, true}, a, false},
+		{"a guess and a lesson", []request{a, a}, []bool{true, false}, a, false},
+		{"a lesson and a guess", []request{a, a}, []bool{false, true}, a, false},
+		{"a beginning that two guesses share", []request{a, beside}, []bool{true, true}, request{[]int{1, 2, 31}}, true},
+		{"a beginning that a third one shares", []request{a, beside, {[]int{1, 2, 41}}}, []bool{true, true, true}, request{[]int{1, 2, 31}},
+			false},
+		{"a conversation that goes on", []request{a, more}, []bool{true, true}, more, true},
+	} {
+		m := NewMemory(1<<20, new(Sizes))
+		for i, r := range c.taught {
+			teach(m, r, c.guess[i])
+		}
+		check(t, m)
+		again := NewMemory(1<<20, new(Sizes))
+		again.Await()
+		if err := again.Load(m.Snapshot(1 << 20)); err != nil {
+			t.Fatal(err)
+		}
+		for i, m := range []*Memory{m, again} {
+			var p Prompt
+			m.Recall(1, c.asked.path(), &p)
+			if p.Estimate != c.want || p.Learned == 0 {
+				t.Errorf("%s (of a snapshot: %v): estimate %v, %d blocks, want %v and some", c.name, i > 0, p.Estimate, p.Learned, c.want)
+			}
+		}
+	}
+}

@@ -12,9 +12,15 @@ import (
 //
 //	node …: parent+1, as the number of a node before it; or 0, class u32
 //	        | steps: n, u16 … | end, 16 bytes | from | own: n, u64 … | common+1 | weight
-//	        | 0; or 1, from | own: n, u64 … | prompt | tokens
+//	        | flags; with 1: from | own: n, u64 … | prompt | tokens
 //
 // Numbers without a type are varints.
+
+const (
+	hasEnding byte = 1 << iota
+	endingGuess
+	nodeGuess
+)
 
 // MaxTokens is the longest prompt that is learned.
 const MaxTokens = 1 << 28
@@ -38,10 +44,17 @@ func (m *Memory) Snapshot(most int) []byte {
 		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, n.end[0]), n.end[1])
 		b = appendChain(b, n.from, n.own)
 		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(n.common+1)), uint64(n.weight))
+		flags := byte(0)
+		if n.guess {
+			flags |= nodeGuess
+		}
 		if e := n.ending; e == nil {
-			b = append(b, 0)
+			b = append(b, flags)
 		} else {
-			b = appendChain(append(b, 1), e.from, e.own)
+			if e.guess {
+				flags |= endingGuess
+			}
+			b = appendChain(append(b, flags|hasEnding), e.from, e.own)
 			b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(e.length())), uint64(e.tokens))
 		}
 		if len(b) > most {
@@ -178,10 +191,12 @@ func (r *snapshotReader) node(n *node) {
 	n.from, n.own = r.chain(n.parent.length())
 	n.common = int32(r.Number(n.length()+1)) - 1
 	n.weight = int32(r.Number(1 << 30))
-	if r.Byte() == 0 {
+	flags := r.Byte()
+	n.guess = flags&nodeGuess != 0
+	if flags&hasEnding == 0 {
 		return
 	}
-	e := new(ending)
+	e := &ending{guess: flags&endingGuess != 0}
 	e.from, e.own = r.chain(n.length())
 	prompt := int32(r.Number(e.length())) // release 0.1.0 remembers the answer's blocks behind the prompt's
 	e.from, e.own = min(e.from, prompt), e.own[:max(0, prompt-e.from)]

@@ -65,6 +65,7 @@ const (
 	flagAnswer   = 1 // of a step
 	flagMedia    = 2
 	flagUntold   = 4
+	flagGuess    = 8 // of a lesson, with its first step
 )
 
 var errMalformed = errors.New("a message that cannot be read")
@@ -150,6 +151,9 @@ func appendLesson(b []byte, key uint64, l *learned.Lesson) []byte {
 		if s.Untold {
 			flags |= flagUntold
 		}
+		if i == 0 && l.Taught.Guess {
+			flags |= flagGuess
+		}
 		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, s.Number[0]), s.Number[1])
 		b = appendNumber(append(b, flags), int(s.Bytes))
 	}
@@ -222,6 +226,7 @@ func (r *reader) lesson() (key uint64, l *learned.Lesson) {
 		flags, bytes := r.Byte(), r.number()
 		s.Answer, s.Media, s.Untold = flags&flagAnswer != 0, flags&flagMedia != 0, flags&flagUntold != 0
 		s.Bytes = int32(min(bytes, maxStepBytes))
+		l.Taught.Guess = l.Taught.Guess || flags&flagGuess != 0
 	}
 	l.Taught.Chain = r.words(router.MaxSharedBlocks)
 	if l.Taught.Prompt > len(l.Taught.Chain) || l.Taught.Tokens > learned.MaxTokens {

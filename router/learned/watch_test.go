@@ -32,7 +32,9 @@ func newEngine(t *testing.T) *told {
 }
 
 func (e *told) watch(id, session string, r request) {
-	e.l.Watch(&Request{ID: id, Slot: e.slot, Class: 1, Size: 16, Session: session, Path: *r.path()})
+	var p Prompt
+	e.m.Recall(1, r.path(), &p)
+	e.l.Watch(&Request{ID: id, Slot: e.slot, Class: 1, Size: 16, Session: session, Path: *r.path(), Begin: p.Blocks[:p.Learned]})
 }
 
 // stores makes the slot store blocks from one on of some tokens.
@@ -63,6 +65,12 @@ func (e *told) knows(r request) int {
 	var p Prompt
 	e.m.Recall(1, r.path(), &p)
 	return p.Learned
+}
+
+func (e *told) estimates(r request) bool {
+	var p Prompt
+	e.m.Recall(1, r.path(), &p)
+	return p.Estimate
 }
 
 // TestWhose: what an event teaches, and whom.
@@ -145,7 +153,35 @@ func TestWhose(t *testing.T) {
 			e.stores("", a.prompt(), 0, all)
 			e.end("a", len(a.prompt()), 1)
 			e.end("b", len(b.prompt()), 1)
-		}, false, false, map[Outcome]int{Unattributed: 2}},
+		}, false, false, map[Outcome]int{LengthDiffers: 2}},
+		"at once, without sessions, in order": {func(e *told) {
+			e.watch("a", "", a)
+			e.watch("b", "", b)
+			e.stores("", a.prompt(), 0, all)
+			e.stores("", b.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+			e.end("b", len(b.prompt()), 1)
+			if !e.estimates(a) || e.estimates(b) {
+				e.t.Error("a is proven and b is not, want a a guess and b, the only one left, proven")
+			}
+		}, true, true, map[Outcome]int{Guessed: 1, Learned: 1}},
+		"at once, without sessions, when both are remembered": {func(e *told) {
+			for _, r := range []request{a, b} {
+				chain := chainOf(r.prompt())
+				e.m.Teach(&Lesson{1, *r.path(), Taught{Chain: chain, Prompt: len(chain), Tokens: len(r.prompt())}})
+			}
+			e.watch("a", "", a)
+			e.watch("b", "", b)
+			e.stores("", b.prompt(), 0, 4)
+			e.stores("", a.prompt(), 0, 4)
+			e.stores("", b.prompt(), 4, all)
+			e.stores("", a.prompt(), 4, all)
+			e.end("a", len(a.prompt()), 1)
+			e.end("b", len(b.prompt()), 1)
+			if e.estimates(a) || e.estimates(b) {
+				e.t.Error("what was proven is a guess, want it proven still")
+			}
+		}, true, true, map[Outcome]int{Guessed: 1, Learned: 1}},
 		"the second begins when the first has begun": {func(e *told) {
 			e.watch("a", "", a)
 			e.stores("", a.prompt(), 0, 2)
@@ -178,6 +214,22 @@ func TestWhose(t *testing.T) {
 		}, true, false, map[Outcome]int{Learned: 1}},
 		"no count, and no session": {func(e *told) {
 			e.watch("a", "", a)
+			e.stores("", a.prompt(), 0, all)
+			e.end("a", -1, -1)
+			if !e.estimates(a) {
+				e.t.Error("a is proven, want a guess: nobody counted its tokens")
+			}
+		}, true, false, map[Outcome]int{Guessed: 1}},
+		"others send requests too": {func(e *told) {
+			e.l.Watch(&Request{ID: "a", Slot: e.slot, Class: 1, Size: 16, Path: *a.path(), Shared: true})
+			e.stores("", a.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+			if !e.estimates(a) {
+				e.t.Error("a is proven, want a guess: it may be another's")
+			}
+		}, true, false, map[Outcome]int{Guessed: 1}},
+		"others send requests too, and nothing is counted": {func(e *told) {
+			e.l.Watch(&Request{ID: "a", Slot: e.slot, Class: 1, Size: 16, Path: *a.path(), Shared: true})
 			e.stores("", a.prompt(), 0, all)
 			e.end("a", -1, -1)
 		}, false, false, map[Outcome]int{Unattributed: 1}},

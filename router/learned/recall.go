@@ -1,0 +1,114 @@
+package learned
+
+import "slices"
+
+// Prompt is what a memory knows about a request's prompt.
+type Prompt struct {
+	Blocks  []uint64 // local hashes of its leading blocks
+	Learned int      // how many of them were taught, the others are an estimate
+	Steps   int      // of the request's path, whose beginning those are
+	Reach   int      // steps that Blocks are of; beyond Steps they are an estimate
+	Tokens  int      // of the prompt, if this very request was seen before; else 0
+	// Estimate: Blocks is an estimate. The request goes on for some time as another one did, or with an answer that may be the one
+	// that was generated, so that more than Learned may be cached; or how long its prompt is was not reported; or Learned is a guess.
+	Estimate bool
+}
+
+// Recall sets out to what is known of a request's prompt, for engines of a class. It reuses out.Blocks.
+func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
+	*out = Prompt{Blocks: out.Blocks[:0]}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	root, at := m.roots[class], 0
+	if root == nil {
+		return
+	}
+	last := &root.node
+	for at < len(p.Steps) {
+		n, equal := m.follow(last, p.Steps[at:])
+		if equal == 0 {
+			break
+		}
+		if equal < len(n.steps) {
+			last.certain(p.Steps, at, root.cut, out)
+			n.estimate(m.sizes.weigh(class, p.Steps[at:at+equal]), out)
+			out.Reach = at + equal
+			m.use(n)
+			return
+		}
+		last, at = n, at+equal
+	}
+	last.certain(p.Steps, at, root.cut, out)
+	if e := last.ending; at == len(p.Steps) && e != nil {
+		out.Tokens, out.Estimate = int(e.tokens), e.tokens == 0 || e.guess
+	} else if !slices.ContainsFunc(p.Steps[at:], func(s Step) bool { return s.Media || s.Bytes > 0 }) {
+		out.Estimate = true // its end may be that of a longer one's beginning: then the last block may not be whole
+	}
+	m.use(last)
+}
+
+// follow finds the node that begins with the first of some steps behind another, and how many of its steps are these; 0: there is none.
+func (m *Memory) follow(from *node, steps []Step) (n *node, equal int) {
+	n = m.nodes[edge{from, low(steps[0])}]
+	if n == nil {
+		return nil, 0
+	}
+	most := min(len(n.steps), len(steps))
+	for equal < most && n.steps[equal] == low(steps[equal]) {
+		equal++
+	}
+	if equal == len(n.steps) && steps[equal-1].Number != n.end {
+		equal-- // only low bits are kept of the steps before the last
+	}
+	return n, equal
+}
+
+func low(s Step) uint16 { return uint16(s.Number[1]) }
+
+// certain sets out to the blocks of a path whose first steps end at the node. cut: see root.
+func (n *node) certain(steps []Step, at int, cut bool, out *Prompt) {
+	e, blocks, rest := n.ending, max(int(n.common), 0), steps[at:]
+	out.Steps, out.Reach = at, at
+	if e != nil && len(rest) > 0 {
+		out.Estimate = rest[0].Answer || n.common < 0
+	}
+	if e == nil || n.common >= 0 && len(rest) > 0 {
+		out.Estimate = out.Estimate || n.guess
+		out.Blocks, out.Learned = n.chain(out.Blocks, blocks), blocks
+		return
+	}
+	blocks, out.Estimate = e.length(), out.Estimate || e.guess
+	if len(rest) > 0 && (cut || !rest[0].Answer) { // what asks for an answer, at the prompt's end, is not in one that goes on without
+		blocks = max(blocks-1, 0)
+	}
+	out.Blocks, out.Learned = append(n.chain(out.Blocks, min(blocks, int(e.from))), e.own[:max(0, blocks-int(e.from))]...), blocks
+}
+
+// estimate replaces the certain blocks of out by those of the node, if a path that leaves it after steps of some weight probably has more.
+func (n *node) estimate(weight int32, out *Prompt) {
+	out.Estimate = true
+	reach := n.length()
+	if n.common >= 0 {
+		reach = int(n.common)
+	} else if n.ending != nil {
+		reach = n.ending.length() - 1 // see certain
+	}
+	known := len(out.Blocks)
+	if likely := known + int(float64(max(0, reach-known))*float64(weight)/float64(max(n.weight, weight, 1))); likely > known {
+		out.Blocks = n.chain(out.Blocks[:0], likely)
+		out.Learned = min(out.Learned, int(n.from))
+	}
+}
+
+// chain appends the first blocks of the node's chain to dst.
+func (n *node) chain(dst []uint64, blocks int) []uint64 {
+	at := len(dst)
+	dst = append(dst, make([]uint64, blocks)...)
+	for out := dst[at:]; len(out) > 0; n = n.parent {
+		if from := int(n.from); len(out) > from {
+			copy(out[from:], n.own)
+			out = out[:from]
+		}
+	}
+	return dst
+}
