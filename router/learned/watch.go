@@ -376,28 +376,48 @@ func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64)
 		from = l.sums[len(before)-1]
 	}
 	l.sums = appendSums(l.sums, e.Locals, from)
-	candidates, most := 0, -1
+	candidates, most, sole := 0, 0, (*watched)(nil)
 	for _, y := range l.slots[slot] {
 		if !l.waits(y) {
 			continue
 		}
-		candidates++
 		agreed := min(len(y.sums), len(l.sums))
+		if len(e.Locals) == 1 && !y.AtEnd && agreed < len(before) && !y.fits(len(l.sums)) {
+			continue // a block of the answer of a request that is not watched
+		}
+		candidates++
+		sole = y
 		if e.HasParent && len(before) == 0 || agreed > 0 && y.sums[agreed-1] != l.sums[agreed-1] {
 			continue
 		}
-		if most < 0 || !best.ended.IsZero() && y.ended.IsZero() || agreed > most && (y.ended.IsZero() || !best.ended.IsZero()) {
+		open := y.ended.IsZero()
+		better := best == nil
+		switch {
+		case better:
+		case open != best.ended.IsZero():
+			better = open
+		case agreed != most:
+			better = agreed > most
+		default:
+			better = y.fits(len(l.sums)) && !best.fits(len(l.sums))
+		}
+		if better {
 			best, most = y, agreed
 		}
 	}
 	if best == nil && candidates == 1 { // what is recalled of it may be wrong
-		best = l.slots[slot][slices.IndexFunc(l.slots[slot], l.waits)]
+		best = sole
 	}
 	if best == nil {
 		return nil
 	}
 	best.guess, best.named = best.guess || candidates > 1 || best.Shared, false
 	return best
+}
+
+// fits reports whether a prompt may have about so many blocks.
+func (x *watched) fits(blocks int) bool {
+	return x.Seen == nil || 4*max(blocks-x.Seen.Blocks, x.Seen.Blocks-blocks) <= x.Seen.Blocks+8
 }
 
 // lose notes that some of the request's blocks may be missing.

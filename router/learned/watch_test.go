@@ -9,6 +9,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // told is a slot whose events a test makes up. Its block hashes are the local ones and one more.
@@ -233,6 +234,14 @@ func TestWhose(t *testing.T) {
 			e.stores("", a.prompt(), 0, all)
 			e.end("a", -1, -1)
 		}, false, false, map[Outcome]int{Unattributed: 1}},
+		"an answer's block of a request that is not watched": {func(e *told) {
+			e.stores("", b.prompt(), 0, 4)
+			path := *a.path()
+			e.l.Watch(&Request{ID: "a", Slot: e.slot, Class: 1, Size: 16, Path: path, Seen: &fleet.Seen{Blocks: 3 * len(chainOf(a.prompt()))}})
+			e.stores("", b.prompt(), 4, 5)
+			e.stores("", a.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+		}, true, false, map[Outcome]int{Learned: 1}},
 		"too few blocks": {func(e *told) {
 			e.watch("a", "s", a)
 			e.stores("s", a.prompt(), 0, 2)
