@@ -15,7 +15,8 @@ import (
 // has none.
 var notExact = map[string]string{
 	"ErrNoTemplate": "templates that are missing", "ErrTemplate": "do not run", "ErrFeature": "do not run",
-	"ErrTemplateLimit": "beyond their", "ErrFiles": "files that [do not load]", "ErrRelease": "all of [older releases]", "ErrNoFiles": "models without a directory",
+	"ErrTemplateLimit": "beyond their", "ErrFiles": "files that [do not load]",
+	"ErrRelease": "all of [older releases]", "ErrNoFiles": "models without a directory",
 	"ErrText": "do not load", "ErrEndpoint": "other APIs than chats", "ErrMistral": "in mistral mode",
 	"ErrStored": "`previous_response_id`", "ErrPart": "items whose place", "ErrTooMany": "4,096 messages or parts",
 	"ErrManyPrompts": "1,024 prompts", "ErrLong": "2,097,152 tokens", "ErrTime": "not read in time",

@@ -5,8 +5,9 @@
 //
 // A text passes five steps, each in its own file: added tokens are cut out (added.go), the text between them is normalized
 // (normalize.go) and cut into words (pretokenize.go; scan.go and deepseek.go for the patterns of served models), each word becomes
-// ids (bpe.go), and the template's tokens are put around (post.go). Decode reverses this (decode.go). The rules are those of Hugging Face's tokenizers 0.23.3, which vLLM, SGLang and TensorRT-LLM load, of sentencepiece 0.2.3 and of
-// mistral-common 1.13; load.go selects the reader for a directory.
+// ids (bpe.go), and the template's tokens are put around (post.go). Decode reverses this (decode.go). The rules are those of Hugging
+// Face's tokenizers 0.23.3, which vLLM, SGLang and TensorRT-LLM load, of sentencepiece 0.2.3 and of mistral-common 1.13; load.go
+// selects the reader for a directory.
 //
 // A Tokenizer is immutable after loading and safe for concurrent use. Texts are expected to be valid UTF-8, as in a decoded JSON
 // body; invalid bytes become U+FFFD, one for each maximal invalid part.

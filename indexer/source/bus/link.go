@@ -36,8 +36,8 @@ type Link struct {
 
 	failing Failing
 	server  *embedded // nil if NATS is another process
-	stop   context.CancelFunc
-	done   chan struct{}
+	stop    context.CancelFunc
+	done    chan struct{}
 }
 
 // StartLink connects and listens in the background.
