@@ -45,13 +45,13 @@ var bounds = []bound{
 	{"token ids of one prompt", "`max_model_len`, else {prompt.maxTokens}", "refused by the engine, else only the beginning is known",
 		"steps_down_total the engine will answer with an error", "router TestBoundBeforeWork: 1 << 21, prompt of more than 2097152 tokens", ""},
 	{"cached texts, per model", "{prompt.cacheBytes B}", "least used evicted", "– they are made again",
-		"prompt/tokenizer TestCache: NewCache(, small.size", "prompt.Model.cache prompt/tokenizer.Cache.entries"},
+		"prompt/tokenizer TestCache: NewCache(, small.size", "prompt.expander.cache prompt/tokenizer.Cache.entries"},
 	{"a tokenizer's buffers", "{prompt/tokenizer.maxKept B} each, twice the cores", "freed", "– they are made again",
 		"prompt/tokenizer TestScratchIsBounded: maxKept", ""},
 	{"index", "`index.max_bytes`", "least useful blocks evicted, first of a worker with more than half",
 		"index_lost_blocks_total evicted", "indexer TestBudget: MaxBytes, Evicted",
 		"indexer.memory.pages indexer.memory.ready indexer.memory.scratch indexer.memory.segments indexer.memory.slabs " +
-			"indexer.slot.copies indexer.slot.pages indexer.slot.sure"},
+			"indexer.slot.copies indexer.pages.free indexer.pages.sure"},
 	{"learned beginnings of requests", "64 MiB", "least recently used forgotten", "learned_forgotten_total",
 		"router/learned TestForget: most, Forgotten", "router/learned.Memory.nodes"},
 	{"classes of workers that requests teach", "{router/learned.maxClasses}", "not learned", "– the configuration names fewer",
@@ -67,24 +67,25 @@ var bounds = []bound{
 	{"classes of workers whose prompts' sizes are learned", "{router/learned.maxClasses}", "the usual size",
 		"– the configuration names fewer", "router/learned TestSizes: maxClasses, byClass", "router/learned.Sizes.byClass"},
 	{"predicted blocks; of one prompt", "{router/speculative.Blocks}; {router/speculative.PromptBlocks}", "oldest end early",
-		"predictions_dropped_total", "router/speculative TestPredictionsBounded: most, p.Dropped()", "router/speculative.promisedBlocks.first"},
+		"predictions_dropped_total", "router/speculative TestPredictionsBounded: most, p.Dropped()",
+		"router/speculative.promisedBlocks.first router/speculative.promisedBlocks.lists router/speculative.promisedBlocks.free"},
 	{"corrections by one client; clients counted", "{router.correctionsOfOne} a minute, one resync an hour; {router.maxCorrectors}",
 		"not corrected; others count as one", "corrections_refused_total",
 		"router TestOneClientCorrectsLittle: correctionsOfOne, sightline_corrections_refused_total",
 		"router.suspects.byClient router.suspects.alone"},
 	{"audited requests", "{router/audit.openPerSlot} a slot, {router/audit.openTokens} token ids, {router/audit.openBlocks} blocks",
 		"compared by block, then not", "audit_total unattributed", "router/audit TestAuditIsBounded: openTokens, openBlocks, Unattributed",
-		"router/audit.Auditor.byID router/audit.Auditor.ended router/audit.Auditor.whole " +
-			"router/audit.Auditor.mayBeLate " +
+		"router/audit.Auditor.byID router/audit.Auditor.ended router/audit.placements.whole " +
+			"router/audit.placements.mayBeLate " +
 			"router/audit.slot.afterUnknownParent router/audit.slot.open"},
 	{"bookings; their block hashes", "{router/ledger.maxBookings}; {router/ledger.maxBookingBytes B}", "oldest expire",
 		"bookings_expired_total", "router/ledger TestBookingsBounded: maxBookings, maxBookingBytes, f.Expired()",
-		"router/ledger.Ledger.open router/ledger.Ledger.queue router/ledger.Ledger.tenants " +
+		"router/ledger.Ledger.open router/ledger.stages.queue router/ledger.Ledger.tenants " +
 			"router.bookingRecord.locals router.bookingRecord.media router.bookingRecord.newMedia"},
 	{"answers of `/v1/responses` whose worker is remembered", "{router.maxAnswers}", "least used forgotten",
 		"no_room_total answers", "router TestMemoryOfAnswersIsBounded: maxAnswers, answers", "router.state.answers router.shortlist.answers"},
 	{"clients whose last good worker is remembered", "{router.maxServedClients}", "least recent forgotten",
-		"– they keep the last ones", "router TestOneWorkerRefuses: maxServedClients, lastServed.Len()", "router.Router.lastServed"},
+		"– they keep the last ones", "router TestOneWorkerRefuses: maxServedClients, lastServed.Len()", "router.follower.lastServed"},
 	{"beginnings whose requests are counted", "{router.maxFronts}", "least recent forgotten",
 		"– they keep the last ones", "router TestFronts: maxFronts, f.of.Len()", "router.fronts.of"},
 	{"images with workers that saw them; that encoded them for others", "{router.maxSeen} each", "least used forgotten",
@@ -163,7 +164,7 @@ var bounds = []bound{
 	{"blocks of beginnings that requests have shown; beginnings that wait",
 		"{indexer/stream.maxStems}; {indexer/stream.maxQueuedStems}", "not stored", "events_total parents_dropped",
 		"indexer/stream TestStemsAreBounded: maxStems, maxQueuedStems, StemsDropped",
-		"indexer/stream.stems.ends indexer/stream.stems.made indexer/stream.Feed.queuedStems"},
+		"indexer/stream.stems.ends indexer/stream.stems.made indexer/stream.shared.queuedStems"},
 	{"what is kept beside a rank's blocks (beginnings, groups, chains, further copies)",
 		"a quarter of `index.max_bytes`, shared by workers", "as beyond their own bounds", "events_total unresolved",
 		"indexer TestReserve: quarter, take(ranks...)", ""},
@@ -237,30 +238,31 @@ var bounds = []bound{
 var unbounded = map[string]string{
 	"of one request, whose body is bounded": `body.Message.Fields body.Part.Fields body.Request.Fields prompt.Reader.count prompt/template.Dict.index
 		workers/probe.probeCase.body`,
-	"of one message, which is bounded": "indexer/source/zmq.conn.parts workers/discover.metadata.Annotations workers/discover.metadata.Labels",
+	"of one message, which is bounded": "extproc.streamSettings.foreign indexer/source/zmq.conn.parts " +
+		"workers/discover.metadata.Annotations workers/discover.metadata.Labels",
 	"of a model's files, read at its load": `prompt.directory.special prompt/mistral.tekkenHead.Audio prompt/mistral.tekkenHead.Image prompt/mistral.tekkenHead.Multimodal
 		prompt/template.Template.asked prompt/template.names.asked prompt/template.names.known prompt/tokenizer.Tokenizer.byID prompt/tokenizer.Tokenizer.byText
-		prompt/tokenizer.Tokenizer.special prompt/tokenizer.bpe.long prompt/tokenizer.directory.marked prompt/tokenizer.form.defaults prompt/tokenizer.postSpec.SpecialTokens prompt/tokenizer.tokenizerConfig.AddedTokens prompt/vision.Model.names prompt/vision.family.factsOf
+		prompt/tokenizer.Tokenizer.special prompt/tokenizer.bpe.long prompt/tokenizer.directory.marked prompt/tokenizer.form.defaults prompt/tokenizer.postSpec.SpecialTokens prompt/tokenizer.tokenizerConfig.AddedTokens prompt/vision.loaded.names prompt/vision.family.factsOf
 		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.multiSearch.ends prompt/vision.multiSearch.next prompt/vision.settings.config prompt/vision.settings.image
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
 	"of the configuration": `engine.Media.keys media/fetch.Config.Signing router.serving.names app/serve.modelWatch.watched
 		app/serve.servedModels.renamed app/serve.reportedModels.done workers/discover.poolFollower.ports workers/discover.Policies.priorities workers/discover.Policies.exact app/serve.runningFinder.policies
 		app/serve.sources.followers app/serve.sources.garbled router/peers.Direct.lost`,
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
-		indexer.Index.vacant app/serve.askingFinder.known app/serve.askingFinder.workers workers/discover.poolFollower.pods
+		indexer.slotList.vacant app/serve.askingFinder.known app/serve.askingFinder.workers workers/discover.poolFollower.pods
 		indexer/source/bus.Listener.feeds router/choose.Adapters.sentTo router/choose.EncodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots workers/fleet.Worker.adapters
 		workers/fleet.state.byAddr workers/fleet.state.byModel workers/fleet.state.byStableName workers/fleet.state.encode workers/fleet.Fleet.paces app/registry.Set.members app/registry.Set.excluded workers/probe.Prober.known`,
 	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +
-		"router/audit.Standing.byWorker router/audit.Auditor.streams",
+		"router/audit.Standing.byWorker router/audit.placements.streams",
 	"four for each worker's rank, for an hour after it has left": "app/serve.growths.of app/serve.growths.behind",
 	"one line for each rule, written at once":                    "router/audit.Class.unsaid",
-	"as many as requests that are under way":                     "prompt/tokenizer.Cache.pending",
+	"as many as requests that are under way":                     "prompt/tokenizer.Cache.pending workers/fleet.load.queue",
 	"as many as words of ours":                                   "app/admin.livePage.sent media/fetch.Stats.Failed router/report.period.arms",
 	"as many as downloads from a host at a time":                 "media/fetch.host.under",
 	"a pool, which a garbage collection empties":                 "prompt/template.Template.states router.Router.scratch",
 	"the last 64": "router/audit.Auditor.recent",
-	"one, as other replicas' questions are answered one after another, and asked so": "indexer/stream.Feed.heldWaiting " +
-		"indexer/stream.Feed.othersWaiting",
+	"one, as other replicas' questions are answered one after another, and asked so": "indexer/stream.shared.heldWaiting " +
+		"indexer/stream.shared.othersWaiting",
 	"as many as may send to it, and each sends once":    "app/serve.replicas.done app/serve.running.done",
 	"1,024 log streams of a replica, the others as one": "router/peers.peer.streams",
 }

@@ -227,13 +227,10 @@ func keeping(dir string, list []*ast.File) (fields []string) {
 			return true
 		})
 	}
+	locks := lockedStructs(structs)
 	for _, s := range structs {
-		all := s.Type.(*ast.StructType).Fields.List
-		locked := slices.ContainsFunc(all, func(f *ast.Field) bool {
-			at, ok := f.Type.(*ast.SelectorExpr)
-			return ok && strings.HasSuffix(at.Sel.Name, "Mutex")
-		})
-		for _, f := range all {
+		locked := locks[s.Name.Name]
+		for _, f := range s.Type.(*ast.StructType).Fields.List {
 			for _, name := range f.Names {
 				found := false
 				ast.Inspect(f.Type, func(n ast.Node) bool {
@@ -258,4 +255,31 @@ func keeping(dir string, list []*ast.File) (fields []string) {
 		}
 	}
 	return fields
+}
+
+// lockedStructs are the structs that have a lock, or that are embedded in one that has, or embed one.
+func lockedStructs(structs []*ast.TypeSpec) map[string]bool {
+	locked, embeds := map[string]bool{}, map[string][]string{}
+	for _, s := range structs {
+		name := s.Name.Name
+		for _, f := range s.Type.(*ast.StructType).Fields.List {
+			switch at := f.Type.(type) {
+			case *ast.SelectorExpr:
+				locked[name] = locked[name] || strings.HasSuffix(at.Sel.Name, "Mutex")
+			case *ast.Ident:
+				if len(f.Names) == 0 {
+					embeds[name] = append(embeds[name], at.Name)
+				}
+			}
+		}
+	}
+	for range embeds { // as deep as they are embedded
+		for outer, list := range embeds {
+			for _, inner := range list {
+				either := locked[outer] || locked[inner]
+				locked[outer], locked[inner] = either, either
+			}
+		}
+	}
+	return locked
 }

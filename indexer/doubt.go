@@ -34,7 +34,7 @@ func (x *Index) Doubt(id SlotID, engineHashes []uint64) {
 }
 
 // InDoubt returns how many of a slot's blocks are in doubt.
-func (x *Index) InDoubt(id SlotID) int {
+func (x *slotList) InDoubt(id SlotID) int {
 	s, err := x.lockSlot(id)
 	if err != nil {
 		return 0
@@ -131,7 +131,7 @@ func (x *Index) Confirm(id SlotID, engineHash uint64) (confirmed int) {
 
 // pageBefore returns a page of the blocks before the first page of a base, and how many of that page's entries precede; noPage if
 // the slot does not hold the last of these, or there is none.
-func (s *slot) pageBefore(first uint32) (page uint32, entries int) {
+func (s *pages) pageBefore(first uint32) (page uint32, entries int) {
 	mem := s.x.mem
 	pg := mem.page(first)
 	if pg.base > 0 {
@@ -160,10 +160,10 @@ func (s *slot) pageBefore(first uint32) (page uint32, entries int) {
 	return page, offset - base
 }
 
-func (s *slot) isSure(ref uint32) bool { return s.sure[ref/pageBlocks]>>(ref%pageBlocks)&1 != 0 }
+func (s *pages) isSure(ref uint32) bool { return s.sure[ref/pageBlocks]>>(ref%pageBlocks)&1 != 0 }
 
 // confirm ends the doubt about blocks of a page.
-func (s *slot) confirm(page uint32, blocks uint16) {
+func (s *pages) confirm(page uint32, blocks uint16) {
 	if sure := s.sure[page]; s.doubtful > 0 && blocks&^sure != 0 {
 		s.sure[page] = sure | blocks
 		s.settled(bits.OnesCount16(blocks &^ sure))
@@ -171,7 +171,7 @@ func (s *slot) confirm(page uint32, blocks uint16) {
 }
 
 // unhold records that blocks of a page are no longer held.
-func (s *slot) unhold(page uint32, blocks uint16) {
+func (s *pages) unhold(page uint32, blocks uint16) {
 	if s.doubtful == 0 {
 		return
 	}
@@ -185,7 +185,7 @@ func (s *slot) unhold(page uint32, blocks uint16) {
 }
 
 // settled records that n blocks are no longer in doubt.
-func (s *slot) settled(n int) {
+func (s *pages) settled(n int) {
 	s.doubtful -= n
 	if s.doubtful == 0 {
 		s.sure = nil

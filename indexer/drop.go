@@ -3,7 +3,7 @@ package indexer
 import "slices"
 
 // Stores returns the number of Store calls for a slot so far, for Drop; 0 for an unknown slot.
-func (x *Index) Stores(id SlotID) uint64 {
+func (x *slotList) Stores(id SlotID) uint64 {
 	if s := x.slot(id); s != nil {
 		return s.stores.Load()
 	}

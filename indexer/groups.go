@@ -98,13 +98,13 @@ func (x *Index) SetWithholds(id SlotID, withholds bool) {
 }
 
 // Withholds returns what SetWithholds said; false if the slot's groups are not understood.
-func (x *Index) Withholds(id SlotID) bool {
+func (x *slotList) Withholds(id SlotID) bool {
 	v := x.view(id)
 	return v != nil && v.withhold
 }
 
 // view returns what lookups see of a slot's groups; nil: it has none, or they are not understood.
-func (x *Index) view(id SlotID) *groupView {
+func (x *slotList) view(id SlotID) *groupView {
 	views := *x.views.Load()
 	if int(id) >= len(views) {
 		return nil
@@ -114,14 +114,14 @@ func (x *Index) view(id SlotID) *groupView {
 
 // WindowsMayWithhold reports whether a slot's engine withholds the last block found and has groups with windows. vLLM 0.32 can flag
 // these for drafting too, and then needs one block more of a window; no event says so. A group of states needs no more when flagged.
-func (x *Index) WindowsMayWithhold(id SlotID) bool {
+func (x *slotList) WindowsMayWithhold(id SlotID) bool {
 	v := x.view(id)
 	return v != nil && v.withhold && slices.ContainsFunc(v.kinds[:v.count], func(k kindView) bool { return k.need == kvevent.NeedWindow })
 }
 
 // FindsParts reports whether a slot's engine also finds parts of blocks that hold a state (vLLM's prefix_match_unit). Events do not
 // say where these end, so a match is a lower bound: the engine may find up to a block more.
-func (x *Index) FindsParts(id SlotID) bool {
+func (x *slotList) FindsParts(id SlotID) bool {
 	v := x.view(id)
 	return v != nil && v.parts
 }
@@ -152,7 +152,7 @@ func (s *slot) publish() {
 }
 
 // setView sets what lookups see of a slot. The list is one of its own, because slots themselves are far apart in memory.
-func (x *Index) setView(id SlotID, v *groupView) {
+func (x *slotList) setView(id SlotID, v *groupView) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	list := *x.views.Load()
@@ -524,7 +524,7 @@ func (s *slot) syncEntry(sh *shard, nd *node, page uint32, bit int, grow bool) {
 // of its blocks there.
 
 // bitRun returns the words of a run.
-func (m *memory) bitRun(at uint32) []uint64 {
+func (m *space) bitRun(at uint32) []uint64 {
 	return m.run(at, int(m.run(at, 1)[0]&0xFFFF)*unitWords)
 }
 

@@ -83,7 +83,7 @@ func (m *Matches) beginHybrids(mem *memory, nd *node, n int) {
 }
 
 // firstBits returns the memory from a slot's run of bits on, if a list of residencies begins with it.
-func (m *memory) firstBits(nd *node, list uint32, id SlotID) []uint64 {
+func (m *space) firstBits(nd *node, list uint32, id SlotID) []uint64 {
 	if list == 0 {
 		return nil
 	}

@@ -91,6 +91,11 @@ type Index struct {
 	budget  budget
 	hybrids atomic.Int32 // slots with groups: while there are none, lookups do nothing for them
 
+	slotList
+}
+
+// slotList are an index's slots, and what is known of each besides its blocks.
+type slotList struct {
 	mu     sync.Mutex // guards changes of the list of slots; readers load it
 	slots  atomic.Pointer[[]*slot]
 	views  atomic.Pointer[[]atomic.Pointer[groupView]] // by slot; nil: it has no groups, or they are not understood
@@ -131,7 +136,7 @@ func (x *Index) Join(o SlotOptions) SlotID {
 	if !ok {
 		id = SlotID(len(old))
 	}
-	s := &slot{x: x, id: id, countCopies: o.CountCopies, owner: cmp.Or(o.Owner, fair.Client(id+1))}
+	s := &slot{pages: pages{x: x, id: id}, countCopies: o.CountCopies, owner: cmp.Or(o.Owner, fair.Client(id+1))}
 	s.table.mem = x.mem
 	s.keysOf = s.keysOfRefs
 	list := make([]*slot, max(len(old), int(id)+1))
@@ -167,7 +172,7 @@ func (x *Index) Leave(id SlotID) error {
 }
 
 // slot returns a slot without taking its lock; nil if there is none with that number.
-func (x *Index) slot(id SlotID) *slot {
+func (x *slotList) slot(id SlotID) *slot {
 	if list := *x.slots.Load(); int(id) < len(list) {
 		return list[id]
 	}
@@ -175,7 +180,7 @@ func (x *Index) slot(id SlotID) *slot {
 }
 
 // lockSlot returns a slot with its lock taken.
-func (x *Index) lockSlot(id SlotID) (*slot, error) {
+func (x *slotList) lockSlot(id SlotID) (*slot, error) {
 	if s := x.slot(id); s != nil {
 		s.mu.Lock()
 		if !s.gone {
@@ -193,7 +198,7 @@ func (x *Index) shardOfNode(id uint32) *shard { return &x.shards[id>>nodeBits] }
 func (x *Index) shardOfKey(key uint64) *shard { return &x.shards[key>>16%shardCount] }
 
 // HeldBlocks returns the number of blocks that a slot holds in any tier, counted by engine hash; 0 for an unknown slot.
-func (x *Index) HeldBlocks(id SlotID) int {
+func (x *slotList) HeldBlocks(id SlotID) int {
 	if s := x.slot(id); s != nil {
 		return int(s.heldBlocks.Load())
 	}
@@ -203,7 +208,7 @@ func (x *Index) HeldBlocks(id SlotID) int {
 // Mark says how far a slot's matches can be trusted; Clear does not change it. partial: the slot may hold blocks that were never
 // reported to the index, because events were lost or its feed began late. upperBound: a hit needs more than the events say
 // (kvevent.Batch.UpperBound).
-func (x *Index) Mark(id SlotID, partial, upperBound bool) {
+func (x *slotList) Mark(id SlotID, partial, upperBound bool) {
 	if s := x.slot(id); s != nil {
 		s.markedPartial.Store(partial)
 		s.upperBound.Store(upperBound)
@@ -212,20 +217,20 @@ func (x *Index) Mark(id SlotID, partial, upperBound bool) {
 
 // Partial reports whether a slot's matches are a lower bound: Mark said so, or blocks were dropped for lack of memory since it
 // joined or was last cleared. Unknown parents and removals of unknown blocks are then to be expected.
-func (x *Index) Partial(id SlotID) bool {
+func (x *slotList) Partial(id SlotID) bool {
 	s := x.slot(id)
 	return s != nil && s.lowerBound()
 }
 
 // SetForm says how the blocks of a slot are made of prompts, as its stored events show.
-func (x *Index) SetForm(id SlotID, f block.Form) {
+func (x *slotList) SetForm(id SlotID, f block.Form) {
 	if s := x.slot(id); s != nil {
 		s.form.Store(uint64(f.Size)<<32 | uint64(f.Lookahead))
 	}
 }
 
 // Form returns what SetForm said last; the zero value: nothing yet.
-func (x *Index) Form(id SlotID) block.Form {
+func (x *slotList) Form(id SlotID) block.Form {
 	if s := x.slot(id); s != nil {
 		packed := s.form.Load()
 		return block.Form{Size: int(packed >> 32), Lookahead: int(uint32(packed))}
@@ -234,7 +239,7 @@ func (x *Index) Form(id SlotID) block.Form {
 }
 
 // UpperBound reports whether a slot's matches are an upper bound: Mark said so, its groups are not understood, or WindowsMayWithhold.
-func (x *Index) UpperBound(id SlotID) bool {
+func (x *slotList) UpperBound(id SlotID) bool {
 	s := x.slot(id)
 	return s != nil && (s.upperBound.Load() || s.unclear.Load() || x.WindowsMayWithhold(id))
 }

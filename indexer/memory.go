@@ -30,7 +30,7 @@ type chunk [chunkWords]uint64
 // memory allocates slabs, pages and table segments for all shards and slots. Addresses are numbers. chunks[i] is written once,
 // before the first number inside it is handed out, so readers need no lock.
 type memory struct {
-	chunks [maxChunks]*chunk
+	space
 
 	mu       sync.Mutex
 	count    atomic.Int32 // chunks in use; written under mu
@@ -50,6 +50,9 @@ type memory struct {
 	beside atomic.Int64 // bytes outside of the chunks that count too
 	room   *fair.Room   // of them, shared by the slots' owners; nil: without a limit
 }
+
+// space is the memory that is read: pages, runs and nodes by their numbers.
+type space struct{ chunks [maxChunks]*chunk }
 
 func newMemory(maxBytes int64) *memory {
 	m := &memory{limit: maxChunks}
@@ -115,18 +118,18 @@ func (m *memory) freeSlab(s uint32) {
 	m.mu.Unlock()
 }
 
-func (m *memory) slabWords(s uint32) unsafe.Pointer {
+func (m *space) slabWords(s uint32) unsafe.Pointer {
 	return unsafe.Pointer(&m.chunks[s/chunkSlabs][s%chunkSlabs*slabWords])
 }
 
 // run returns n words of memory at a unit address.
-func (m *memory) run(unit uint32, n int) []uint64 {
+func (m *space) run(unit uint32, n int) []uint64 {
 	at := int(unit&unitsMask) * unitWords
 	return m.chunks[unit>>unitsShift][at : at+n : at+n]
 }
 
 // runFrom returns the memory from a unit address on, to the end of its chunk.
-func (m *memory) runFrom(unit uint32) []uint64 {
+func (m *space) runFrom(unit uint32) []uint64 {
 	return m.chunks[unit>>unitsShift][int(unit&unitsMask)*unitWords:]
 }
 
@@ -180,7 +183,7 @@ func (m *memory) givePages(part []uint32) {
 }
 
 // page returns the page with a number.
-func (m *memory) page(id uint32) *page {
+func (m *space) page(id uint32) *page {
 	at := id>>pageBits%chunkSlabs*slabWords + id&(1<<pageBits-1)*pageWords
 	return (*page)(unsafe.Pointer(&m.chunks[id>>(pageBits+6)][at]))
 }

@@ -52,12 +52,12 @@ func (nd *node) touch(epoch uint32) {
 }
 
 // node returns the node whose record is at a run's address.
-func (m *memory) node(run uint32) *node {
+func (m *space) node(run uint32) *node {
 	return (*node)(unsafe.Pointer(&m.run(run, nodeWords)[0]))
 }
 
 // locals returns the first local hashes of a node's run.
-func (m *memory) locals(run uint32, blocks int) []uint64 {
+func (m *space) locals(run uint32, blocks int) []uint64 {
 	return m.run(run, nodeWords+blocks)[nodeWords:]
 }
 
@@ -88,13 +88,13 @@ func (l *residencyList) arrays() ([]residency, []uint32) {
 	return unsafe.Slice((*residency)(first), n)[:l.count], unsafe.Slice((*uint32)(unsafe.Add(first, n*8)), n)[:l.count]
 }
 
-func (m *memory) residencyList(at uint32) *residencyList {
+func (m *space) residencyList(at uint32) *residencyList {
 	return (*residencyList)(unsafe.Pointer(&m.run(at, 1)[0]))
 }
 
 // residenciesOf returns a node's residencies and their first pages, run by run: call it with at = 0, then with next until that is
 // 0.
-func (m *memory) residenciesOf(nd *node, at uint32) (residencies []residency, pages []uint32, next uint32) {
+func (m *space) residenciesOf(nd *node, at uint32) (residencies []residency, pages []uint32, next uint32) {
 	if at == 0 {
 		if nd.list == 0 {
 			return nd.residencies[:nd.residents], nd.pages[:nd.residents], 0
@@ -113,7 +113,7 @@ type place struct {
 }
 
 // find finds an owner's residency; false if there is none. Cost: a step for each run of the list, then binary search.
-func (m *memory) find(nd *node, o owner) (p place, found bool) {
+func (m *space) find(nd *node, o owner) (p place, found bool) {
 	residencies, _, next := m.residenciesOf(nd, 0)
 	for p.list = nd.list; next != 0 && residencies[len(residencies)-1].owner() < o; {
 		p.before, p.list = p.list, next
@@ -131,7 +131,7 @@ func (m *memory) find(nd *node, o owner) (p place, found bool) {
 }
 
 // residencyOf returns an owner's residency and its first page, or run of bits; nil if it has nothing of the node.
-func (m *memory) residencyOf(nd *node, o owner) (*residency, *uint32) {
+func (m *space) residencyOf(nd *node, o owner) (*residency, *uint32) {
 	p, found := m.find(nd, o)
 	if !found {
 		return nil, nil

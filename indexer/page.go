@@ -33,7 +33,7 @@ const (
 func (pg *page) any() uint16 { return pg.held[GPU] | pg.held[CPU] | pg.held[Disk] | pg.held[Remote] }
 
 // firstAt returns the first of the slot's pages that have the same base as a page.
-func (m *memory) firstAt(id uint32) uint32 {
+func (m *space) firstAt(id uint32) uint32 {
 	pg := m.page(id)
 	for pg.prev != noPage && m.page(pg.prev).base == pg.base {
 		id = pg.prev
@@ -44,7 +44,7 @@ func (m *memory) firstAt(id uint32) uint32 {
 
 // heldAt returns masks of the blocks that a slot holds at one base, in any tier and on the GPU, on the page id or following ones
 // with the same base, and the page after these.
-func (m *memory) heldAt(id uint32) (held, gpu uint16, base int, next uint32) {
+func (m *space) heldAt(id uint32) (held, gpu uint16, base int, next uint32) {
 	pg := m.page(id)
 	held, gpu, base, next = pg.any(), pg.held[GPU], int(pg.base), pg.next
 	for next != noPage && int(m.page(next).base) == base {

@@ -97,7 +97,7 @@ func (f front) cut(r removed) front {
 }
 
 // residencyFrom computes the residency from a slot's pages: exact, at one cache miss a page.
-func (m *memory) residencyFrom(o owner, first uint32) residency {
+func (m *space) residencyFrom(o owner, first uint32) residency {
 	var held, gpu front
 	for at := first; at != noPage; {
 		all, onGPU, base, next := m.heldAt(at)
@@ -126,7 +126,7 @@ func (f front) page(base int, blocks uint16) front {
 }
 
 // lastHeld returns one more than the last offset that the pages hold; 0 if they hold nothing.
-func (m *memory) lastHeld(id uint32) (end int) {
+func (m *space) lastHeld(id uint32) (end int) {
 	for id != noPage {
 		held, _, base, next := m.heldAt(id)
 		if held != 0 {

@@ -11,8 +11,7 @@ import (
 // slot is the private state of one slot: its table from engine hash to page entry, its stock of free pages, and scratch space for
 // one slice of an event. Only calls for this slot touch it, so slots are fed in parallel and a lookup never waits for a table.
 type slot struct {
-	x             *Index
-	id            SlotID
+	pages
 	countCopies   bool
 	heldBlocks    atomic.Int64
 	stores        atomic.Uint64 // calls of Store
@@ -24,9 +23,7 @@ type slot struct {
 
 	mu     sync.Mutex // also taken by the memory budget, which evicts blocks of any slot
 	gone   bool       // Leave was called
-	table  table
 	keysOf func([]uint32, []uint64)
-	pages  []uint32 // free pages; returned to other slots only at a call's end, so that a page freed during the call still has node == noNode
 
 	lastHash  uint64 // the block stored last: usually the next event's parent
 	lastRef   uint32
@@ -40,14 +37,23 @@ type slot struct {
 
 	groups *groups // of a hybrid model, beside the one that the table has; nil: none
 
-	// See Doubt: the number of doubtful blocks and, while there are any, a mask of the others by page.
-	doubtful int
-	sure     map[uint32]uint16
-
 	// Scratch for one slice: references and table keys of its blocks, and the indexes of those whose engine hash is new.
 	refs      [sliceBlocks]uint32
 	keys      [sliceBlocks]uint64
 	newHashes [sliceBlocks]uint16
+}
+
+// pages is where a slot's blocks are: its table, the pages that it may fill, and those of its blocks that are in doubt. Its user holds
+// slot.mu.
+type pages struct {
+	x     *Index
+	id    SlotID
+	table table
+	free  []uint32 // free pages; returned to other slots only at a call's end, so that a page freed during the call still has node == noNode
+
+	// See Doubt: the number of doubtful blocks and, while there are any, a mask of the others by page.
+	doubtful int
+	sure     map[uint32]uint16
 }
 
 // copyKey names a block of which a slot that counts copies has more than one copy in a tier.
@@ -130,7 +136,7 @@ func mix(v, seed uint64) uint64 {
 }
 
 // keysOfRefs computes the table keys of references, for table.insert.
-func (s *slot) keysOfRefs(refs []uint32, keys []uint64) {
+func (s *pages) keysOfRefs(refs []uint32, keys []uint64) {
 	mem, seed := s.x.mem, s.x.seed
 	keys = keys[:len(refs)]
 	for i, ref := range refs {
@@ -142,13 +148,13 @@ func (s *slot) keysOfRefs(refs []uint32, keys []uint64) {
 }
 
 // find returns the reference of an engine hash, noRef if the slot does not hold it.
-func (s *slot) find(engineHash, key uint64) uint32 {
+func (s *pages) find(engineHash, key uint64) uint32 {
 	ref, _ := s.locate(engineHash, key)
 	return ref
 }
 
 // locate does what find does, and also returns the position of the reference in the table.
-func (s *slot) locate(engineHash, key uint64) (uint32, *uint32) {
+func (s *pages) locate(engineHash, key uint64) (uint32, *uint32) {
 	if s.table.dir == nil {
 		return noRef, nil
 	}
@@ -171,9 +177,9 @@ func (s *slot) locate(engineHash, key uint64) (uint32, *uint32) {
 }
 
 // takePage takes a page from the slot's stock; noPage if there is no memory left.
-func (s *slot) takePage() uint32 {
+func (s *pages) takePage() uint32 {
 	s.stock(1)
-	id, ok := pop(&s.pages)
+	id, ok := pop(&s.free)
 	if !ok {
 		return noPage
 	}
@@ -181,26 +187,26 @@ func (s *slot) takePage() uint32 {
 }
 
 // stock fills the slot's stock up to at least n pages, so that none must be fetched under a shard's lock.
-func (s *slot) stock(n int) {
-	if len(s.pages) < n {
-		s.pages = s.x.mem.takePages(s.pages, n+pageStock)
+func (s *pages) stock(n int) {
+	if len(s.free) < n {
+		s.free = s.x.mem.takePages(s.free, n+pageStock)
 	}
 }
 
 const pageStock = 16
 
 // freePage puts a page back into the slot's stock.
-func (s *slot) freePage(id uint32) {
+func (s *pages) freePage(id uint32) {
 	pg := s.x.mem.page(id)
 	pg.node = noNode
 	s.unhold(id, pg.any())
-	s.pages = append(s.pages, id)
+	s.free = append(s.free, id)
 }
 
 // returnPages returns the pages beyond keep to all slots once there are twice as many.
-func (s *slot) returnPages(keep int) {
-	if len(s.pages) > 2*keep {
-		s.x.mem.givePages(s.pages[keep:])
-		s.pages = s.pages[:keep]
+func (s *pages) returnPages(keep int) {
+	if len(s.free) > 2*keep {
+		s.x.mem.givePages(s.free[keep:])
+		s.free = s.free[:keep]
 	}
 }

@@ -239,7 +239,7 @@ func (w *writer) newPage(id uint32, base int, before uint32, head *uint32) uint3
 
 // seek finds the first page of a base in a list, starting at the page near, or at the head if near is noPage. If there is none,
 // it returns the page after which it belongs (noPage: at the front).
-func (m *memory) seek(head, near uint32, base int) (page, before uint32) {
+func (m *space) seek(head, near uint32, base int) (page, before uint32) {
 	at := near
 	if at == noPage || int(m.page(at).base) > base {
 		at = head

@@ -92,7 +92,7 @@ func (m *Model) batch(req *body.Request, d *Draft) error {
 }
 
 // settings reads the fields of a chat request.
-func (m *Model) settings(req *body.Request) (s settings, err error) {
+func (m *parameters) settings(req *body.Request) (s settings, err error) {
 	dialect := &m.opt.Dialect
 	s = settings{documents: template.None, effort: template.None, generate: true}
 	s.tools, err = m.toolList(req)
@@ -134,7 +134,7 @@ func (m *Model) settings(req *body.Request) (s settings, err error) {
 }
 
 // kwargsAsFields applies those chat_template_kwargs that count as fields of the request, for an engine that has such (vLLM 0.32).
-func (m *Model) kwargsAsFields(s *settings) error {
+func (m *parameters) kwargsAsFields(s *settings) error {
 	if s.kwargs == nil || !m.opt.Dialect.KwargsAreFields {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (m *Model) kwargsAsFields(s *settings) error {
 func notGiven(v template.Value) bool { return v.IsNone() || v.IsString() && v.Text() == "auto" }
 
 // templateKwargs reads chat_template_kwargs.
-func (m *Model) templateKwargs(req *body.Request) (*template.Dict, error) {
+func (m *parameters) templateKwargs(req *body.Request) (*template.Dict, error) {
 	v, ok := req.Fields["chat_template_kwargs"]
 	if !ok || v.Type == gjson.Null {
 		return nil, nil
@@ -311,7 +311,7 @@ func renderError(err error) error {
 
 // variables returns what the template sees besides messages and tools. The last of equal names wins. The order is: special tokens,
 // the server's default_chat_template_kwargs, the request's, and what the API derives from its own fields.
-func (m *Model) variables(t *chatTemplate, s *settings) template.Vars {
+func (m *parameters) variables(t *chatTemplate, s *settings) template.Vars {
 	dialect, effort := &m.opt.Dialect, s.effort
 	if s.kwargs == nil && effort.IsNone() {
 		return m.vars // a batch may have thousands of conversations

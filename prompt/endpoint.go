@@ -112,7 +112,7 @@ func given(v gjson.Result) bool {
 }
 
 // common reads the fields that all endpoints share.
-func (m *Model) common(endpoint string, req *body.Request, d *Draft) error {
+func (m *parameters) common(endpoint string, req *body.Request, d *Draft) error {
 	if v := req.Fields["cache_salt"]; v.Type != gjson.Null {
 		var ok bool
 		d.Salt, ok = req.Body.String(v)
@@ -133,7 +133,7 @@ func (m *Model) common(endpoint string, req *body.Request, d *Draft) error {
 }
 
 // mediaKwargs reads a request's options for its media.
-func (m *Model) mediaKwargs(req *body.Request, d *Draft) error {
+func (m *parameters) mediaKwargs(req *body.Request, d *Draft) error {
 	dialect := &m.opt.Dialect
 	for _, f := range []struct {
 		key  string

@@ -20,7 +20,7 @@ type Expanded struct {
 // Expand tokenizes a prompt and inserts the media; sizes[i] belongs to the i-th medium of the prompt. The error is a *Refused.
 //
 // The number of ids made is bounded: by max_model_len if the engine refuses longer prompts.
-func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
+func (m *expander) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
 	d.room, d.long = d.most, len(p.IDs) > d.most
 	if len(p.Media) > 0 {
 		d.room *= 2 // some families drop ids before they insert the media
@@ -135,7 +135,7 @@ func (e *Expanded) truncate(d *Draft) error {
 }
 
 // tailOf returns the end of a prompt as Hugging Face's tokenizers truncate it: tokens that they add in front stay.
-func (m *Model) tailOf(d *Draft, p *DraftPrompt, ids []uint32) []uint32 {
+func (m *expander) tailOf(d *Draft, p *DraftPrompt, ids []uint32) []uint32 {
 	n := d.truncate
 	text := m.encode(d, &DraftPrompt{Text: p.Text, tail: p.tail})
 	front := len(ids) - len(text)
@@ -149,7 +149,7 @@ func (m *Model) tailOf(d *Draft, p *DraftPrompt, ids []uint32) []uint32 {
 const cacheBytes = 16 << 20
 
 // encode returns a prompt's ids, or only some leading ones if the draft's time is over.
-func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
+func (m *expander) encode(d *Draft, p *DraftPrompt) []uint32 {
 	dst := make([]uint32, 0, min((len(p.Text)+len(p.tail))/3, d.room)+16)
 	dst = d.bounded(m.cache.Encode(dst, p.Text, d.options(p.addSpecial)))
 	if p.tail != "" && !d.Over() {
@@ -162,7 +162,7 @@ func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
 }
 
 // encodeBefore returns the ids of the text before the first medium that stay the same whatever follows.
-func (m *Model) encodeBefore(d *Draft, p *DraftPrompt) []uint32 {
+func (m *expander) encodeBefore(d *Draft, p *DraftPrompt) []uint32 {
 	if p.before == "" {
 		return nil
 	}
@@ -184,7 +184,7 @@ func commonStart[E comparable](a, b []E) []E {
 }
 
 // expandText is Expand for engines that expand placeholders in the text.
-func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expanded, error) {
+func (m *expander) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expanded, error) {
 	text := p.Text
 	if m.opt.Dialect.DecodesIDs {
 		text = m.tok.Decode(m.encode(d, p), false)
@@ -193,7 +193,7 @@ func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expa
 	return d.expanded(out, spans, err)
 }
 
-func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Expanded, err error) {
+func (m *expander) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Expanded, err error) {
 	out, spans, err := m.vision.With(m.tokens(d), d.most).Expand(nil, ids, sizes, d.kwargs)
 	return d.expanded(out, spans, err)
 }
@@ -231,7 +231,7 @@ func (t tokens) EncodeText(dst []uint32, text string) []uint32 {
 func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
 
 // tokens returns the tokenizer for package vision, within the draft's time and bound.
-func (m *Model) tokens(d *Draft) vision.Tokens {
+func (m *expander) tokens(d *Draft) vision.Tokens {
 	if m.mistral != nil {
 		return controlTokens{tokens{m.tok, d}}
 	}

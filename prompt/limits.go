@@ -35,7 +35,7 @@ func answerTokens(endpoint string, req *body.Request) int {
 }
 
 // room sets how long a prompt may be: max_model_len, in some releases less the answer.
-func (m *Model) room(endpoint string, req *body.Request, d *Draft) error {
+func (m *parameters) room(endpoint string, req *body.Request, d *Draft) error {
 	d.limit = m.opt.MaxModelLen
 	if d.limit == 0 {
 		return nil
@@ -54,7 +54,7 @@ func (m *Model) room(endpoint string, req *body.Request, d *Draft) error {
 
 // whole returns how much of a prompt is kept if the request asks for as much as fits: one token is left for the answer, or all of
 // it in releases that count the answer. 0: unknown, because max_model_len is.
-func (m *Model) whole(endpoint string, req *body.Request, d *Draft) int {
+func (m *parameters) whole(endpoint string, req *body.Request, d *Draft) int {
 	if !m.opt.Dialect.AnswerCounts && d.limit > 0 && answerTokens(endpoint, req) > 0 {
 		return d.limit - 1
 	}
@@ -74,7 +74,7 @@ func (d *Dialect) Truncates(endpoint string, req *body.Request) bool {
 }
 
 // truncation reads a response's truncation, else truncate_prompt_tokens and truncation_side.
-func (m *Model) truncation(endpoint string, req *body.Request, d *Draft) error {
+func (m *parameters) truncation(endpoint string, req *body.Request, d *Draft) error {
 	switch {
 	case !m.opt.Dialect.Truncates(endpoint, req):
 		return nil

@@ -315,7 +315,7 @@ func (m *Model) settingsMessages(req *body.Request) (s settings, err error) {
 	return s, m.kwargsAsFields(&s)
 }
 
-func (m *Model) toolsMessages(req *body.Request) (template.Value, error) {
+func (m *parameters) toolsMessages(req *body.Request) (template.Value, error) {
 	raw, choice := req.Fields["tools"], body.Last(req.Fields["tool_choice"], "type").String()
 	if choice != "none" && (raw.Type != gjson.Null || choice != "") {
 		if err := m.toolParser(); err != nil {

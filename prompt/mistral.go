@@ -53,7 +53,7 @@ func (m *Model) converseMistral(req *body.Request, messages []body.Message, s se
 
 // expandMistral is Expand in Mistral mode. The tokenizer inserts the images before the engine truncates, and unlike the engine it
 // ignores their EXIF orientation: if that changes the number of rows, the engine does not find the image.
-func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
+func (m *expander) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
 	e = Expanded{IDs: p.IDs, Exact: true}
 	if e.IDs == nil {
 		e.IDs = m.encode(d, p)
@@ -82,7 +82,7 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 }
 
 // rows returns what distinguishes an image's layout from others: its number of patches, and of all its tokens.
-func (m *Model) rows(md vision.Media) (size [2]int) {
+func (m *expander) rows(md vision.Media) (size [2]int) {
 	if m.visErr == nil {
 		size[0], size[1], _ = m.vision.Count(md, nil)
 	}

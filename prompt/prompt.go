@@ -100,24 +100,34 @@ var (
 
 // Model reads requests for one model. Immutable after Load, safe for concurrent use.
 type Model struct {
-	opt          Options
-	tok          *tokenizer.Tokenizer
-	mistral      *mistral.Tokenizer // nil: not in mistral mode
-	maybeMistral bool               // the server may be in Mistral mode nevertheless
-	vision       *vision.Model
-	visErr       error // why media cannot be expanded; nil: they can
+	expander
+	maybeMistral bool // the server may be in Mistral mode nevertheless
 	plain        *chatTemplate
 	tools        *chatTemplate
-	opaque       error         // why no chat request can be read, whatever the template; nil: they can
-	blind        bool          // it reads no request at all, because of opaque
-	fault        error         // what of the files does not load
-	vars         template.Vars // special tokens and the server's default kwargs
-	modelType    string        // of config.json
-	archs        []string      // of config.json
+	opaque       error    // why no chat request can be read, whatever the template; nil: they can
+	blind        bool     // it reads no request at all, because of opaque
+	fault        error    // what of the files does not load
+	modelType    string   // of config.json
+	archs        []string // of config.json
 	facts        vision.Facts
-	cache        *tokenizer.Cache
 	disabled     func() (string, error) // the effort that /v1/messages sets if thinking is disabled
 	merges       func() (bool, error)   // /v1/messages puts all system texts in front
+}
+
+// expander makes token ids of what a request becomes: text, and media by their sizes.
+type expander struct {
+	parameters
+	tok    *tokenizer.Tokenizer
+	vision *vision.Model
+	visErr error // why media cannot be expanded; nil: they can
+	cache  *tokenizer.Cache
+}
+
+// parameters reads what a request says besides its messages, as a server with these options does.
+type parameters struct {
+	opt     Options
+	mistral *mistral.Tokenizer // nil: not in mistral mode
+	vars    template.Vars      // special tokens and the server's default kwargs
 }
 
 type chatTemplate struct {
@@ -134,7 +144,8 @@ func Load(dir string, opt Options) (*Model, error) {
 		return nil, errors.New("prompt.Options.Dialect lacks Format, Part, Messages or Tools " +
 			"(want an engine's, such as that of engine/vllm)")
 	}
-	m := &Model{opt: opt}
+	m := new(Model)
+	m.opt = opt
 	m.opt.Like = nil
 	if err := vision.CheckFamily(opt.VisionFamily); err != nil {
 		return nil, &KeyError{"vision_family", err}
@@ -176,14 +187,16 @@ func Load(dir string, opt Options) (*Model, error) {
 // Unloadable returns a model that reads no request, for a reason: ErrNoFiles, ErrFiles or ErrRelease. fault is what Fault returns.
 func Unloadable(opt Options, why *Unpredicted, fault error) *Model {
 	opt.Like = nil
-	return &Model{opt: opt, tok: tokenizer.Empty(), blind: true, opaque: why, fault: fault, visErr: cmp.Or(fault, error(why))}
+	m := &Model{blind: true, opaque: why, fault: fault}
+	m.opt, m.tok, m.visErr = opt, tokenizer.Empty(), cmp.Or(fault, error(why))
+	return m
 }
 
 // Fault returns what of the files does not load; nil if all of it does.
 func (m *Model) Fault() error { return m.fault }
 
 // loadVariables sets what templates see in every request: special tokens and the server's default kwargs.
-func (m *Model) loadVariables(special map[string]string) error {
+func (m *parameters) loadVariables(special map[string]string) error {
 	for _, k := range slices.Sorted(maps.Keys(special)) {
 		m.vars.Set(k, template.String(special[k]))
 	}

@@ -221,7 +221,7 @@ func (r *Reader) inputParts(parts []body.Part) ([]Item, error) {
 	return out, nil
 }
 
-func (m *Model) settingsResponses(req *body.Request) (s settings, err error) {
+func (m *parameters) settingsResponses(req *body.Request) (s settings, err error) {
 	s = settings{tools: template.None, documents: template.None, effort: template.None, generate: true, addSpecial: true}
 	s.kwargs, err = m.templateKwargs(req)
 	if err != nil {
@@ -242,7 +242,7 @@ func (m *Model) settingsResponses(req *body.Request) (s settings, err error) {
 	return s, m.kwargsAsFields(&s)
 }
 
-func (m *Model) toolsResponses(req *body.Request) (template.Value, error) {
+func (m *parameters) toolsResponses(req *body.Request) (template.Value, error) {
 	raw := req.Fields["tools"]
 	if raw.Type == gjson.Null {
 		return template.None, nil

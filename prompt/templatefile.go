@@ -77,7 +77,7 @@ func (m *Model) templatesOf(own templates, dir string) (templates, error) {
 }
 
 // templateText returns the --chat-template as the engine reads it.
-func (m *Model) templateText() (string, error) {
+func (m *parameters) templateText() (string, error) {
 	file := m.opt.Dialect.TemplateFile(m.opt.TemplateFile, "")
 	if file == "" {
 		return m.opt.TemplateFile, nil
@@ -96,7 +96,7 @@ const maxOwnTemplate = 64 << 10
 // ownLimits bound a template that comes with a request: its sender does not run the server.
 var ownLimits = template.Limits{Steps: 1_000_000, OutputBytes: OwnTemplateBytes / 4, MadeBytes: OwnTemplateBytes}
 
-func (m *Model) compile(source string, limits template.Limits) (*chatTemplate, error) {
+func (m *parameters) compile(source string, limits template.Limits) (*chatTemplate, error) {
 	if source == "" {
 		return nil, nil
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // toolList returns a chat request's tools as templates see them, None if there are none.
-func (m *Model) toolList(req *body.Request) (template.Value, error) {
+func (m *parameters) toolList(req *body.Request) (template.Value, error) {
 	raw, choice := req.Fields["tools"], req.Fields["tool_choice"]
 	if raw.Type == gjson.Null {
 		return template.None, nil
@@ -27,7 +27,7 @@ func (m *Model) toolList(req *body.Request) (template.Value, error) {
 }
 
 // toolParser refuses a request that needs the server's tool parser if the server has none. Another class of workers may have one.
-func (m *Model) toolParser() error {
+func (m *parameters) toolParser() error {
 	if m.opt.Dialect.NeedsToolParser && !m.opt.AutoToolChoice {
 		return Refuse("tools without --enable-auto-tool-choice")
 	}

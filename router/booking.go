@@ -75,13 +75,19 @@ func (s *slotEstimate) expectedHit(tokens, size int) int {
 // maxChoices limits how many answers of one request (n) count as requests of their own, as engines schedule them.
 const maxChoices = 128
 
+// booker records what follows from a choice.
+type booker struct {
+	*state
+	replicas *Replicas
+}
+
 // book records the consequences of a choice that Envoy will follow: blocks that the slot will hold, images that it will have seen, its
 // additional work, and the events that the audit should expect.
-func (r *Router) book(p *plan) {
+func (r *booker) book(p *plan) {
 	c, read := &p.mem.choice, &p.mem.reading
 	b := &bookingRecord{client: p.req.Client, model: p.out.Model, arm: p.out.Arm, slot: c.Chosen, cachedTokens: -1}
 	if p.unread {
-		r.Learner().Borrowed(c.Chosen.ID, read.session)
+		r.learning.borrowed(c.Chosen.ID, read.session)
 		r.openBooking(p, b, ledger.Booking{Slot: c.Chosen, Decode: c.Decode})
 		return
 	}
@@ -124,7 +130,7 @@ func mostPredicted(o *overlap, c *choose.Choice) (most int) {
 }
 
 // fillBooking fills in b for a request at a slot, and returns what is to be booked there.
-func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *lookedUp) ledger.Booking {
+func (r *booker) fillBooking(b *bookingRecord, st *slotEstimate, a *lookedUp) ledger.Booking {
 	id, size := st.slot.ID, a.form.Size
 	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize = st.slot, st.storesAtDecision, a.locals, a.chain, size
 	b.engineTokens, b.zeroMeansUnknown = a.engineTokens, a.class.rules.ZeroCachedAmbiguous
@@ -155,18 +161,19 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *lookedUp) le
 }
 
 // recordPredictions records which blocks the slot will hold and which images it will have seen.
-func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *lookedUp, now time.Time) {
-	b.promise = r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, now), now)
+func (r *booker) recordPredictions(b *bookingRecord, st *slotEstimate, a *lookedUp, now time.Time) {
+	ttl := r.serving.Load().predictedTTL
+	b.promise = r.predict(b.slot, b.chain, b.provenBlocks, ttl, now)
 	if a.watching != nil {
 		b.path = appendChain(nil, &a.watching.Path)
-		b.sent = r.predictPath(b.slot, b.path, now)
+		b.sent = r.learning.predict(b.slot, b.path, ttl, now)
 	}
 	for i := range a.images {
 		md := &a.images[i]
 		if md.end > 0 && md.end <= st.predicted { // its blocks are held: it is not encoded
 			continue
 		}
-		if r.sawImage(b.slot, md.SharedMedium) {
+		if r.sightings.saw(b.slot, md.SharedMedium) {
 			b.newMedia = append(b.newMedia, md.SharedMedium)
 		}
 		if r.opt.Share != nil {
@@ -175,41 +182,8 @@ func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *looked
 	}
 }
 
-// predictionTTL returns how long a prediction for a slot counts. Events confirm it only after the request's prefill, so the time of the
-// queue ahead is added.
-func (r *Router) predictionTTL(slot *fleet.Slot, now time.Time) time.Duration {
-	ttl := r.serving.Load().predictedTTL
-	most := speculative.Longest(ttl)
-	if !sendsEvents(slot, now) {
-		return most
-	}
-	if load := slot.Load(now); load.Rate > 0 {
-		ttl += time.Duration(min(most.Seconds(), load.Backlog/load.Rate) * float64(time.Second))
-	}
-	return min(most, ttl)
-}
-
-// sawImage records that a slot encodes an image, or has it in its encoder cache: then it returns false.
-func (r *Router) sawImage(slot *fleet.Slot, m SharedMedium) (isNew bool) {
-	isNew = r.sightings.add(m.Key, slot, m.Tokens)
-	if m.Alias != 0 {
-		r.sightings.add(m.Alias, slot, 0)
-	}
-	return isNew
-}
-
-// unseeImages withdraws what sawImage recorded, for a request that the slot refused or never had.
-func (r *Router) unseeImages(slot *fleet.Slot, media []SharedMedium) {
-	for _, m := range media {
-		r.sightings.withdraw(m.Key, slot)
-		if m.Alias != 0 {
-			r.sightings.withdraw(m.Alias, slot)
-		}
-	}
-}
-
 // openBooking books a plan's work, on no slot yet if the request is not steered.
-func (r *Router) openBooking(p *plan, b *bookingRecord, work ledger.Booking) {
+func (r *booker) openBooking(p *plan, b *bookingRecord, work ledger.Booking) {
 	work.Source, work.Note = p.req.Source, b
 	if r.opt.Audit != nil {
 		r.opt.Audit.Borrowed(p.mem.reading.session)
@@ -223,16 +197,14 @@ func (r *Router) openBooking(p *plan, b *bookingRecord, work ledger.Booking) {
 		b.line = p.newLogLine(b)
 		work.Bytes += lineBytes + 8*len(b.line.HashIDs)
 	}
-	if r.opt.Share != nil {
-		b.shareNumber = r.lastShared.Add(1)
-	}
-	r.share(b, &work) // before Book, so that other replicas hear of the end after it
+	b.shareNumber = r.replicas.number()
+	r.replicas.share(b, &work) // before Book, so that other replicas hear of the end after it
 	r.opt.Ledger.Book(p.out.ID, work)
 }
 
 // registerExpectation tells the audit, or the learner, what the slot will store.
-func (r *Router) registerExpectation(b *bookingRecord, a *lookedUp, id, session string, at placing) {
-	r.watch(id, b.slot, session, a.watching)
+func (r *booker) registerExpectation(b *bookingRecord, a *lookedUp, id, session string, at placing) {
+	r.learning.watch(id, b.slot, session, a.watching, r.opt.Now())
 	if a.unread && session != id {
 		return
 	}

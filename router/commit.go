@@ -23,7 +23,7 @@ func (r *Router) commitSteered(p *plan) {
 	}
 	if p.finish(r.choices.Add(1)) {
 		r.fronts.count(p.mem.overlap.lookups, p.now)
-		r.book(p)
+		r.booker.book(p)
 	}
 }
 
@@ -31,7 +31,7 @@ func (r *Router) commitSteered(p *plan) {
 func (r *Router) commitUnsteered(p *plan) {
 	if p.finish(r.choices.Add(1)) {
 		r.fronts.count(p.mem.overlap.lookups, p.now)
-		r.bookUnsteered(p)
+		r.booker.bookUnsteered(p)
 	}
 }
 
@@ -91,8 +91,8 @@ const (
 )
 
 // logDecision writes one line about the decision at debug level.
-func (r *Router) logDecision(d *Decision, took time.Duration) {
-	line := r.unsampledLog.Check(zap.DebugLevel, "decided")
+func logDecision(log *zap.Logger, d *Decision, took time.Duration) {
+	line := log.Check(zap.DebugLevel, "decided")
 	if line == nil {
 		return
 	}
@@ -104,6 +104,6 @@ func (r *Router) logDecision(d *Decision, took time.Duration) {
 		zap.String("why", d.Why), zap.Int("prompt_tokens", d.PromptTokens), zap.Int("cached_tokens", d.CachedTokens), zap.Duration("took", took))
 }
 
-func (r *Router) logPanic(p any) {
-	r.opt.Log.Error("panic in a decision", zap.String("panic", guard.Fault(p)), zap.ByteString("stack", debug.Stack()))
+func logPanic(log *zap.Logger, p any) {
+	log.Error("panic in a decision", zap.String("panic", guard.Fault(p)), zap.ByteString("stack", debug.Stack()))
 }

@@ -16,7 +16,7 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	r.decide(ctx, p)
 	took := r.countAndTime(p)
 	r.recent.add(p.recentEntry(took))
-	r.logDecision(&p.out, took)
+	logDecision(r.unsampledLog, &p.out, took)
 	p.mem.release()
 	r.scratch.Put(p.mem)
 	return p.out
@@ -27,7 +27,7 @@ func (r *Router) decide(ctx context.Context, p *plan) {
 	defer p.leaveLane()
 	defer func() {
 		if fault := recover(); fault != nil {
-			r.logPanic(fault)
+			logPanic(r.opt.Log, fault)
 			p.restart()
 			r.conclude(p)
 		}

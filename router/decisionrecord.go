@@ -46,8 +46,8 @@ func (p *plan) newLogLine(b *bookingRecord) *decisionlog.Line {
 }
 
 // logUnbooked writes the line of a decision that is not booked, which ends here.
-func (r *Router) logUnbooked(p *plan) {
-	if p.booked || r.opt.Decisions == nil {
+func (s *state) logUnbooked(p *plan) {
+	if p.booked || s.opt.Decisions == nil {
 		return
 	}
 	l := p.newLogLine(nil)
@@ -55,11 +55,11 @@ func (r *Router) logUnbooked(p *plan) {
 	if p.out.Refuse != nil {
 		l.Outcome, l.Status = decisionlog.Refused, p.out.Refuse.Status
 	}
-	r.opt.Decisions.Add(l)
+	s.opt.Decisions.Add(l)
 }
 
 // logEnd writes the line of a request that has ended.
-func (r *Router) logEnd(e *end) {
+func (r *follower) logEnd(e *end) {
 	l := e.line
 	if l == nil {
 		return

@@ -266,11 +266,11 @@ func TestPairIsRetried(t *testing.T) {
 	for _, list := range []bool{false, true} {
 		o := newWorld(t, 3)
 		o.asRoles("pdd")
-		if open, _ := w.OpenBookings(9); list {
-			o.Reconcile("other", open)
+		if open, _ := w.Replicas().Open(9); list {
+			o.Replicas().Reconcile("other", open)
 		} else {
 			for i := range told {
-				o.ApplyShared("other", &told[i])
+				o.Replicas().Apply("other", &told[i])
 			}
 		}
 		for i, s := range o.slots {

@@ -33,7 +33,7 @@ func (l *learning) has(key uint64) bool {
 }
 
 // ApplyLearned remembers what another replica's request taught, and returns false if that was under another secret.
-func (r *Router) ApplyLearned(key uint64, l *learned.Lesson) bool {
+func (r *Replicas) ApplyLearned(key uint64, l *learned.Lesson) bool {
 	if !r.learning.has(key) {
 		return false
 	}
@@ -45,7 +45,7 @@ func (r *Router) ApplyLearned(key uint64, l *learned.Lesson) bool {
 }
 
 // LearnedSnapshot returns what is remembered of requests, for another replica's TakeLearned; nil: nothing is learned.
-func (r *Router) LearnedSnapshot(most int) []byte {
+func (r *Replicas) LearnedSnapshot(most int) []byte {
 	l := r.learning
 	if l == nil {
 		return nil
@@ -59,7 +59,7 @@ func (r *Router) LearnedSnapshot(most int) []byte {
 
 // TakeLearned asks for another replica's LearnedSnapshot and remembers it, unless something is remembered already, and what is learned
 // meanwhile behind it. It returns the snapshot's size; 0: there is none.
-func (r *Router) TakeLearned(ask func() ([]byte, error)) (bytes int, err error) {
+func (r *Replicas) TakeLearned(ask func() ([]byte, error)) (bytes int, err error) {
 	l := r.learning
 	if l == nil {
 		return 0, nil

@@ -37,7 +37,6 @@ func servers(t *testing.T) map[string]*engine.LiveModel {
 		{"vllm, numbered placeholders", shippedAs(t, "phi", "Qwen2_5_VLForConditionalGeneration", "Phi3VForCausalLM",
 			"<|image_pad|>", "<|image|>"), func(s *engine.Server) { s.ContentFormat = "string" }},
 		{"sglang", shippedModel, sglang},
-		{"sglang, its own writing", shippedAs(t, "internvl"), sglang},
 		{"trtllm", shippedModel, func(s *engine.Server) { s.Engine, s.EngineVersion = "trtllm", "1.3.0" }},
 	} {
 		s := engine.DefaultServer()

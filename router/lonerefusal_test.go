@@ -69,9 +69,9 @@ func TestOneWorkerRefuses(t *testing.T) {
 		}
 	}
 	for c := range fair.Client(2 * maxServedClients) {
-		w.lastServed.Add(clientOf{c, "m"}, w.slots[0].Worker)
+		w.follower.lastServed.Add(clientOf{c, "m"}, w.slots[0].Worker)
 	}
-	if n := w.lastServed.Len(); n > maxServedClients {
+	if n := w.follower.lastServed.Len(); n > maxServedClients {
 		t.Errorf("%d clients remembered", n)
 	}
 }

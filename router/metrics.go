@@ -119,9 +119,10 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			}
 			return n
 		})
-	of.ReadGauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.silenceGauge(ledger.NoReports))
+	of.ReadGauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.",
+		silenceGauge(r.opt.Ledger, ledger.NoReports))
 	of.ReadGauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.",
-		r.silenceGauge(ledger.NoEnds))
+		silenceGauge(r.opt.Ledger, ledger.NoEnds))
 	of.ReadGauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 {
 		return float64(len(r.Unserved()))
 	})

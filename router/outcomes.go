@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/internal/fair"
@@ -15,8 +16,20 @@ import (
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
+// follower follows a request after its decision.
+type follower struct {
+	*booker
+	metrics    *metrics
+	recent     *recent
+	suspects   suspects
+	withheld   withheld
+	lastServed *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see refusesAlone
+}
+
 // Observe processes a report from Envoy about a decided request: the worker really used, the end, the status.
-func (r *Router) Observe(o Outcome) {
+func (r *Router) Observe(o Outcome) { r.follower.observe(o) }
+
+func (r *follower) observe(o Outcome) {
 	o.dropImpossible()
 	switch o.Phase {
 	case Failed:
@@ -61,17 +74,17 @@ func (o *Outcome) dropImpossible() {
 }
 
 // done frees the place of a request whose worker has answered it, whether or not its client has read the answer.
-func (r *Router) done(o Outcome) {
+func (r *follower) done(o Outcome) {
 	if !r.confirm(o) { // the report of the start may have been lost
 		r.metrics.unmatchedReports.Inc()
 	} else if b := r.opt.Ledger.Done(o.ID); b != nil {
-		r.unshare(b.Note.(*bookingRecord), o.Code >= 400)
+		r.replicas.unshare(b.Note.(*bookingRecord), o.Code >= 400)
 	}
 }
 
 // confirm records which slot has a request, and moves the expectations if it is not the chosen one. It returns false if the
 // request or the worker is not known.
-func (r *Router) confirm(o Outcome) bool {
+func (r *follower) confirm(o Outcome) bool {
 	now, moved, ok := r.opt.Ledger.Confirm(o.ID, o.Addr, o.Source)
 	if moved == nil {
 		return ok
@@ -81,33 +94,33 @@ func (r *Router) confirm(o Outcome) bool {
 	defer b.moves.Unlock()
 	if moved.Slot == nil { // it was not steered, and now has a worker
 		r.recordUnsteered(b, o.ID, r.opt.Now())
-		r.share(b, now)
+		r.replicas.share(b, now)
 		return true
 	}
 	r.metrics.movedRequests.Inc()
 	if moved.Slot == now.Slot { // only the decode worker differs
-		r.share(b, now)
+		r.replicas.share(b, now)
 		return true
 	}
-	at := r.opt.Now()
+	at, ttl := r.opt.Now(), r.serving.Load().predictedTTL
 	var made *speculative.Promise
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
-		made = r.predicted.Add(uint32(now.Slot.ID), b.chain, 0, r.predictionTTL(now.Slot, at), at)
+		made = r.predict(now.Slot, b.chain, 0, ttl, at)
 		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
-		r.Learner().Move(o.ID, now.Slot.ID)
+		r.learning.receiver().Move(o.ID, now.Slot.ID)
 	} else { // its blocks have other hashes: nothing to predict or compare
 		r.opt.Audit.End(o.ID, false)
-		r.Learner().Drop(o.ID)
+		r.learning.receiver().Drop(o.ID)
 	}
 	r.predicted.Withdraw(b.promise, b.chain)
 	r.learning.withdraw(b.sent, b.path)
-	b.promise, b.sent = made, r.predictPath(now.Slot, b.path, at)
+	b.promise, b.sent = made, r.learning.predict(now.Slot, b.path, ttl, at)
 	r.adapters.Withdraw(moved.Slot, b.newAdapter)
-	r.unseeImages(moved.Slot, b.newMedia)
+	r.sightings.unsee(moved.Slot, b.newMedia)
 	for _, m := range b.newMedia {
-		r.sawImage(now.Slot, m)
+		r.sightings.saw(now.Slot, m)
 	}
-	r.share(b, now)
+	r.replicas.share(b, now)
 	return true
 }
 
@@ -128,8 +141,8 @@ type end struct {
 func (e *end) ok() bool { return e.o.Code >= 200 && e.o.Code < 400 }
 
 // publish is the one place that says that a request has ended.
-func (r *Router) publish(e *end) {
-	r.shareEnd(e)
+func (r *follower) publish(e *end) {
+	r.replicas.unshare(e.bookingRecord, !e.expired && !e.ok())
 	r.logEnd(e)
 	if e.expired {
 		return
@@ -140,7 +153,7 @@ func (r *Router) publish(e *end) {
 	r.reportEnd(e)
 	r.learnMisses(e)
 	r.learnWithheld(e)
-	r.taught(&e.o)
+	r.learning.taught(&e.o)
 	more := 0
 	if e.known && e.at.Slot == e.slot && e.engineTokens > 0 && e.o.PromptTokens > 0 {
 		more = e.o.PromptTokens - e.engineTokens
@@ -150,7 +163,7 @@ func (r *Router) publish(e *end) {
 }
 
 // ended ends a request as Envoy reports it.
-func (r *Router) ended(o Outcome) {
+func (r *follower) ended(o Outcome) {
 	known := o.Addr == "" || r.confirm(o) // the report of the start may have been lost
 	at, ok := r.opt.Ledger.End(o.ID, o.Source)
 	if !ok {
@@ -175,7 +188,7 @@ func (r *Router) ended(o Outcome) {
 }
 
 // expired ends a request whose end was not reported.
-func (r *Router) expired(at *ledger.Booking) {
+func (r *follower) expired(at *ledger.Booking) {
 	if b, ours := at.Note.(*bookingRecord); ours {
 		r.publish(&end{bookingRecord: b, at: at, expired: true, took: r.opt.Now().Sub(at.At)})
 	}
@@ -183,23 +196,23 @@ func (r *Router) expired(at *ledger.Booking) {
 
 // settlePredictions withdraws what was predicted of a request that its worker refused or broke off: it is assumed to have stored
 // nothing.
-func (r *Router) settlePredictions(e *end) {
+func (r *follower) settlePredictions(e *end) {
 	if !e.ok() {
 		e.moves.Lock()
 		defer e.moves.Unlock()
 		r.predicted.Withdraw(e.promise, e.chain)
 		r.learning.withdraw(e.sent, e.path)
 		if e.at.Slot != nil {
-			r.unseeImages(e.at.Slot, e.newMedia)
+			r.sightings.unsee(e.at.Slot, e.newMedia)
 			r.adapters.Withdraw(e.at.Slot, e.newAdapter)
 		}
 	} else if e.at.Decode != nil {
-		r.predictDecoded(e.at.Decode, e.chain)
+		r.predict(e.at.Decode, e.chain, 0, r.serving.Load().predictedTTL, r.opt.Now())
 	}
 }
 
 // learnWithheld counts an answer of an engine that may withhold the last block found, if nothing else can explain the difference.
-func (r *Router) learnWithheld(e *end) {
+func (r *follower) learnWithheld(e *end) {
 	certain := e.exact && !e.lowerBound && e.offloadedTokens == 0 && e.common >= e.cachedTokens
 	if !certain || e.o.Code != http.StatusOK || e.found < 0 || e.cachedTokens <= 0 {
 		return
@@ -219,18 +232,12 @@ func (r *Router) learnWithheld(e *end) {
 }
 
 // learnMisses corrects the index by an answer that found less than predicted, and counts those that found all at a slot in doubt.
-func (r *Router) learnMisses(e *end) {
+func (r *follower) learnMisses(e *end) {
 	if e.foundLess() {
 		r.correct(e.at.Slot, e.bookingRecord, e.found)
 	} else if e.stale && e.o.Code == http.StatusOK && e.found >= e.cachedTokens && e.cachedTokens > 0 {
 		r.suspects.countHit(e.at.Slot)
 	}
-}
-
-// predictDecoded predicts that a slot which has decoded a prompt holds it, until its events say so.
-func (r *Router) predictDecoded(slot *fleet.Slot, chain []uint64) {
-	now := r.opt.Now()
-	r.predicted.Add(uint32(slot.ID), chain, 0, r.predictionTTL(slot, now), now)
 }
 
 // foundLess reports whether the engine found less than its events promised (such as after a reset not yet reported). One block
@@ -255,7 +262,7 @@ func (b *bookingRecord) tolerance() int {
 
 // correct removes from the index what a slot did not find, unless it has stored that since. If this repeats, the slot's feed is
 // restarted, but not if only lower tiers had less: some report what they store and never what they evict (LMCache).
-func (r *Router) correct(slot *fleet.Slot, b *bookingRecord, cached int) {
+func (r *follower) correct(slot *fleet.Slot, b *bookingRecord, cached int) {
 	if !r.suspects.mayCorrect(b.client, r.opt.Now()) {
 		r.metrics.uncorrected.Inc()
 		return
@@ -268,7 +275,7 @@ func (r *Router) correct(slot *fleet.Slot, b *bookingRecord, cached int) {
 }
 
 // noteHealth updates the worker's health by the end of a request. If another worker decoded, the status does not tell whose it is.
-func (r *Router) noteHealth(e *end) {
+func (r *follower) noteHealth(e *end) {
 	w, code := r.opt.Ledger.ServedBy(e.at, e.o.Addr), e.o.Code
 	switch {
 	case w != nil && e.o.Denied:
@@ -290,7 +297,7 @@ func (r *Router) noteHealth(e *end) {
 
 // countFailure counts a request that failed at a worker (nil: at an address that is not a worker's own), under a label, and what it
 // was in words.
-func (r *Router) countFailure(w *fleet.Worker, label, what string) {
+func (r *follower) countFailure(w *fleet.Worker, label, what string) {
 	if w == nil {
 		return
 	}
@@ -315,14 +322,14 @@ type clientOf struct {
 const maxServedClients = 4096 // the least recently served are forgotten
 
 // served records that a worker gave a good answer.
-func (r *Router) served(b *bookingRecord, w *fleet.Worker) {
+func (r *follower) served(b *bookingRecord, w *fleet.Worker) {
 	if b.model != "" {
 		r.lastServed.Add(clientOf{b.client, b.model}, w)
 	}
 }
 
 // refusesAlone reports whether a worker refused what other workers answer.
-func (r *Router) refusesAlone(b *bookingRecord, w *fleet.Worker, code int) bool {
+func (r *follower) refusesAlone(b *bookingRecord, w *fleet.Worker, code int) bool {
 	if code != http.StatusUnauthorized && code != http.StatusForbidden && code != http.StatusNotFound || b.model == "" {
 		return false
 	}

@@ -131,7 +131,7 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	for range missesForResync - 1 {
-		w.suspects.countMiss(w.slots[0], 0, w.now)
+		w.follower.suspects.countMiss(w.slots[0], 0, w.now)
 	}
 	var workers []*fleet.Worker
 	for i, s := range w.slots {
@@ -145,12 +145,12 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 	if d := w.decide(img); d.Reason != Load {
 		t.Errorf("%+v", d)
 	}
-	if w.suspects.countMiss(workers[0].Slots[0], 0, w.now) {
+	if w.follower.suspects.countMiss(workers[0].Slots[0], 0, w.now) {
 		t.Error("a new worker is asked anew for what another had lost")
 	}
 	w.now = w.now.Add(2 * resyncRest)
-	if w.suspects.countMiss(workers[1].Slots[0], 0, w.now) || len(w.suspects.bySlot) != 1 {
-		t.Errorf("%d slots doubted, want the last one", len(w.suspects.bySlot))
+	if w.follower.suspects.countMiss(workers[1].Slots[0], 0, w.now) || len(w.follower.suspects.bySlot) != 1 {
+		t.Errorf("%d slots doubted, want the last one", len(w.follower.suspects.bySlot))
 	}
 }
 

@@ -36,9 +36,9 @@ func (r *Router) Silent() (what string, since time.Time) {
 }
 
 // silenceGauge returns a gauge function: 1 while Envoy does not report this.
-func (r *Router) silenceGauge(what ledger.Silence) func() float64 {
+func silenceGauge(l *ledger.Ledger, what ledger.Silence) func() float64 {
 	return func() float64 {
-		silence, _ := r.opt.Ledger.Silent()
+		silence, _ := l.Silent()
 		return meter.Flag(silence == what)
 	}
 }

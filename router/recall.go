@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/learned"
@@ -29,6 +30,8 @@ type learning struct {
 	// that begin alike, one soon after the other, get the same worker.
 	sent   *speculative.Index
 	secret *block.Secret
+	// replicas reports that others send to the same workers too.
+	replicas bool
 
 	mu     sync.Mutex
 	key    uint64 // ID of the key that hasher was made under
@@ -41,7 +44,7 @@ func newLearning(o *Options, outcome func(learned.Outcome)) *learning {
 	}
 	sizes := new(learned.Sizes)
 	l := &learning{memory: learned.NewMemory(o.LearnedBytes, sizes), sizes: sizes,
-		sent: speculative.New(o.PredictedTTL, pathSteps), secret: o.Secret}
+		sent: speculative.New(o.PredictedTTL, pathSteps), secret: o.Secret, replicas: o.Share != nil}
 	l.learner = learned.NewLearner(learned.Options{Memory: l.memory, Sizes: l.sizes, Chain: o.Index.Chain, Outcome: outcome, Now: o.Now,
 		Share: l.share(o.ShareLearned)})
 	return l
@@ -207,25 +210,30 @@ func appendChain(dst []uint64, p *learned.Path) []uint64 {
 }
 
 // watch begins to watch a request that is remembered, on its way to a slot; nil: it is not.
-func (r *Router) watch(id string, slot *fleet.Slot, session string, q *learned.Request) {
+func (l *learning) watch(id string, slot *fleet.Slot, session string, q *learned.Request, now time.Time) {
 	if q == nil {
-		r.Learner().Borrowed(slot.ID, session)
+		l.borrowed(slot.ID, session)
 		return
 	}
 	q.ID, q.Slot, q.Session = id, slot.ID, session
-	q.Shared = r.opt.Share != nil || slot.Load(r.opt.Now()).OtherSenders > 0
-	r.learning.learner.Watch(q)
+	q.Shared = l.replicas || slot.Load(now).OtherSenders > 0
+	l.learner.Watch(q)
 }
 
-// predictPath predicts that a slot will have what a path's steps become.
-func (r *Router) predictPath(slot *fleet.Slot, path []uint64, now time.Time) *speculative.Promise {
-	if r.learning == nil {
+// borrowed tells the learner of a request with a client's session that is not watched.
+func (l *learning) borrowed(slot indexer.SlotID, session string) {
+	l.receiver().Borrowed(slot, session)
+}
+
+// predict predicts that a slot will have what a path's steps become.
+func (l *learning) predict(slot *fleet.Slot, path []uint64, ttl time.Duration, now time.Time) *speculative.Promise {
+	if l == nil {
 		return nil
 	}
-	return r.learning.sent.Add(uint32(slot.ID), path, 0, speculative.Longest(r.serving.Load().predictedTTL), now)
+	return l.sent.Add(uint32(slot.ID), path, 0, speculative.Longest(ttl), now)
 }
 
-// withdraw withdraws what predictPath predicted, as of a request that its worker refused.
+// withdraw withdraws what predict predicted, as of a request that its worker refused.
 func (l *learning) withdraw(made *speculative.Promise, path []uint64) {
 	if l != nil {
 		l.sent.Withdraw(made, path)
@@ -244,25 +252,28 @@ func (l *lookup) watching(begin []uint64) *learned.Request {
 }
 
 // taught ends the watch of a request.
-func (r *Router) taught(o *Outcome) {
+func (l *learning) taught(o *Outcome) {
 	if o.Code != http.StatusOK {
-		r.Learner().Drop(o.ID)
+		l.receiver().Drop(o.ID)
 		return
 	}
 	report := learned.Report{Prompt: o.PromptTokens, Output: o.OutputTokens}
 	if report.Output == 0 {
 		report.Output = -1
 	}
-	r.Learner().End(o.ID, report)
+	l.receiver().End(o.ID, report)
+}
+
+// receiver returns the receiver of the workers' stored events; nil: nothing is learned.
+func (l *learning) receiver() *learned.Learner {
+	if l == nil {
+		return nil
+	}
+	return l.learner
 }
 
 // Learner returns the receiver of the workers' stored events; nil: nothing is learned.
-func (r *Router) Learner() *learned.Learner {
-	if r.learning == nil {
-		return nil
-	}
-	return r.learning.learner
-}
+func (r *Router) Learner() *learned.Learner { return r.learning.receiver() }
 
 // bytes returns what the secret is now.
 func (l *learning) bytes() []byte {

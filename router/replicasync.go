@@ -1,6 +1,9 @@
 package router
 
 import (
+	"sync"
+	"sync/atomic"
+
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/speculative"
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -10,10 +13,10 @@ import (
 // router would. A booking carries its prompt's blocks: each replica receives the workers' events itself, and uses them to follow
 // the others' bookings like its own. Package peers is the transport.
 //
-//	booked, or moved ─▶ BookingOpened ──▶ ApplyShared: charged to the slot, predicted there, its images seen
-//	ended ─▶ BookingEnded, BookingBroken ──────▶ ApplyShared: released; a broken one stored nothing
+//	booked, or moved ─▶ BookingOpened ──▶ Apply: charged to the slot, predicted there, its images seen
+//	ended ─▶ BookingEnded, BookingBroken ──────▶ Apply: released; a broken one stored nothing
 //	all open ones, periodically ▶ Reconcile: corrects what was lost on the way
-//	a replica is gone ──────────▶ ReplicaLeft: releases all its bookings
+//	a replica is gone ──────────▶ Left: releases all its bookings
 
 // SharedKind says what happened to a booking.
 type SharedKind uint8
@@ -56,8 +59,26 @@ type SharedMedium struct {
 // estimated by the worker's rate.
 const MaxSharedBlocks = 1 << 14
 
+// Replicas is what a router tells other replicas, and hears from them. It is safe for concurrent use.
+type Replicas struct {
+	*state
+	last     atomic.Uint64 // number of the last booking that they were told of
+	applying sync.Mutex    // held while a message of one is applied
+}
+
+// Replicas returns what other replicas are told and heard by.
+func (r *Router) Replicas() *Replicas { return r.replicas }
+
+// number returns the number of the next booking; 0: they do not hear of it.
+func (r *Replicas) number() uint64 {
+	if r.opt.Share == nil {
+		return 0
+	}
+	return r.last.Add(1)
+}
+
 // share tells other replicas of a booking that has a slot.
-func (r *Router) share(b *bookingRecord, at *ledger.Booking) {
+func (r *Replicas) share(b *bookingRecord, at *ledger.Booking) {
 	if b.shareNumber == 0 || at.Slot == nil {
 		return
 	}
@@ -86,11 +107,8 @@ func (s *SharedBooking) setDecoder(b *ledger.Booking) {
 	}
 }
 
-// shareEnd tells other replicas that a request has ended.
-func (r *Router) shareEnd(e *end) { r.unshare(e.bookingRecord, !e.expired && !e.ok()) }
-
 // unshare tells other replicas that a booking has ended.
-func (r *Router) unshare(b *bookingRecord, broken bool) {
+func (r *Replicas) unshare(b *bookingRecord, broken bool) {
 	if b.shareNumber == 0 {
 		return
 	}
@@ -101,9 +119,9 @@ func (r *Router) unshare(b *bookingRecord, broken bool) {
 	r.opt.Share(s)
 }
 
-// OpenBookings lists what other replicas must know: all bookings that have a slot, with the tokens left to prefill, without blocks. ok is
+// Open lists what other replicas must know: all bookings that have a slot, with the tokens left to prefill, without blocks. ok is
 // false if there are more than most.
-func (r *Router) OpenBookings(most int) (list []SharedBooking, ok bool) {
+func (r *Replicas) Open(most int) (list []SharedBooking, ok bool) {
 	ok = true
 	r.opt.Ledger.EachOpen(func(b *ledger.Booking, left int) bool {
 		if note := b.Note.(*bookingRecord); note.shareNumber != 0 {
@@ -135,11 +153,11 @@ const (
 	blockBytes         = 16 // of a block: its local and its chain hash
 )
 
-// ApplyShared applies another replica's message about one of its bookings. A booking at a worker that is not known here (yet) is left
+// Apply applies another replica's message about one of its bookings. A booking at a worker that is not known here (yet) is left
 // to Reconcile.
-func (r *Router) ApplyShared(replica string, s *SharedBooking) {
-	r.replicas.Lock()
-	defer r.replicas.Unlock()
+func (r *Replicas) Apply(replica string, s *SharedBooking) {
+	r.applying.Lock()
+	defer r.applying.Unlock()
 	r.endShared(replica, s.Number, s.Kind != BookingEnded, false)
 	if s.Kind == BookingOpened {
 		r.takeShared(replica, s)
@@ -147,7 +165,7 @@ func (r *Router) ApplyShared(replica string, s *SharedBooking) {
 }
 
 // endShared releases a booking of another replica, and its prediction too if void. lost: the replica is gone.
-func (r *Router) endShared(replica string, number uint64, void, lost bool) {
+func (r *Replicas) endShared(replica string, number uint64, void, lost bool) {
 	b := r.opt.Ledger.EndTaken(replica, number, lost)
 	if b == nil {
 		return
@@ -155,14 +173,15 @@ func (r *Router) endShared(replica string, number uint64, void, lost bool) {
 	if note := b.Note.(*replicaBooking); void {
 		r.predicted.Withdraw(note.promise, note.chain)
 		r.learning.withdraw(note.sent, note.path)
-		r.unseeImages(b.Slot, note.media)
+		r.sightings.unsee(b.Slot, note.media)
 	} else if b.Decode != nil {
-		r.predictDecoded(b.Decode, note.chain)
+		now := r.opt.Now()
+		r.predict(b.Decode, note.chain, 0, r.serving.Load().predictedTTL, now)
 	}
 }
 
 // takeShared books what another replica has booked.
-func (r *Router) takeShared(replica string, s *SharedBooking) {
+func (r *Replicas) takeShared(replica string, s *SharedBooking) {
 	taken, now, slot := r.opt.Ledger.Taken(), r.opt.Now(), r.opt.Fleet.Find(s.Worker, s.Rank)
 	if slot == nil {
 		return
@@ -175,6 +194,7 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 		r.opt.NoRoom("replicas' blocks")
 		s.Locals, s.Path = nil, nil
 	}
+	ttl := r.serving.Load().predictedTTL
 	note := &replicaBooking{chain: r.opt.Secret.Key().Chain(nil, s.Locals), path: s.Path}
 	work := fleet.Work{Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, maxChoices),
 		Media: s.Fetches}
@@ -187,11 +207,11 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 		b.Decode = r.opt.Fleet.Find(s.Decoder, s.DecoderRank)
 	}
 	if len(s.Locals) > 0 {
-		note.promise = r.predicted.Add(uint32(slot.ID), note.chain, min(s.Proven, len(s.Locals)), r.predictionTTL(slot, now), now)
+		note.promise = r.predict(slot, note.chain, min(s.Proven, len(s.Locals)), ttl, now)
 	}
-	note.sent = r.predictPath(slot, note.path, now)
+	note.sent = r.learning.predict(slot, note.path, ttl, now)
 	for _, m := range s.Media {
-		if r.sawImage(slot, m) {
+		if r.sightings.saw(slot, m) {
 			note.media = append(note.media, m)
 		}
 	}
@@ -200,9 +220,9 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 
 // Reconcile takes the list of all open bookings of another replica: bookings missing from it have ended, unknown ones are
 // charged.
-func (r *Router) Reconcile(replica string, open []SharedBooking) {
-	r.replicas.Lock()
-	defer r.replicas.Unlock()
+func (r *Replicas) Reconcile(replica string, open []SharedBooking) {
+	r.applying.Lock()
+	defer r.applying.Unlock()
 	isOpen := make(map[uint64]bool) // the known ones: by whether they are still open
 	for _, number := range r.opt.Ledger.TakenFrom(replica) {
 		isOpen[number] = false
@@ -221,15 +241,15 @@ func (r *Router) Reconcile(replica string, open []SharedBooking) {
 	}
 }
 
-// ReplicaLeft ends all bookings of a replica that is gone. Its workers still have those requests: its predictions stay, and the requests
+// Left ends all bookings of a replica that is gone. Its workers still have those requests: its predictions stay, and the requests
 // count as other senders' until the workers report their load.
-func (r *Router) ReplicaLeft(replica string) {
-	r.replicas.Lock()
-	defer r.replicas.Unlock()
+func (r *Replicas) Left(replica string) {
+	r.applying.Lock()
+	defer r.applying.Unlock()
 	for _, number := range r.opt.Ledger.TakenFrom(replica) {
 		r.endShared(replica, number, false, true)
 	}
 }
 
-// ReplicaBookings returns the number of other replicas' bookings.
-func (r *Router) ReplicaBookings() int { return r.opt.Ledger.Taken().Bookings }
+// Bookings returns the number of other replicas' bookings.
+func (r *Replicas) Bookings() int { return r.opt.Ledger.Taken().Bookings }

@@ -101,10 +101,9 @@ type Options struct {
 type Router struct {
 	state
 	live, dry    policies // of Decide, and of Consider
-	serving      atomic.Pointer[serving]
-	suspects     suspects
-	withheld     withheld
-	lastServed   *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see refusesAlone
+	booker       booker
+	follower     follower
+	replicas     *Replicas
 	unserved     unserved
 	recent       *recent
 	choices      atomic.Uint64 // number of choices taken
@@ -112,8 +111,6 @@ type Router struct {
 	metrics      *metrics
 	waiters      *waiters
 	unsampledLog *zap.Logger   // not sampled, for the line of each decision
-	lastShared   atomic.Uint64 // number of the last booking that other replicas were told of
-	replicas     sync.Mutex    // held while a message of another replica is applied
 	unsteered    atomic.Uint64 // bits of Options.UnsteeredShare
 	scratch      sync.Pool
 }
@@ -122,6 +119,7 @@ type Router struct {
 type state struct {
 	opt Options
 	memory
+	serving      atomic.Pointer[serving]
 	encodeQueues *choose.EncodeQueues
 	adapters     *choose.Adapters
 	answers      *lru.Cache[string, string] // worker by id of an answer, see followAnswer
@@ -151,16 +149,20 @@ func New(opt Options) *Router {
 		beginSeed: maphash.MakeSeed(), lanes: newLanes()},
 		recent: newRecent(), waiters: newWaiters(meter.At(opt.Metrics)), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)
+	r.replicas = &Replicas{state: &r.state}
+	r.booker = booker{state: &r.state, replicas: r.replicas}
+	r.follower.booker, r.follower.recent = &r.booker, r.recent
 	if r.opt.Report == nil {
 		r.opt.Report = report.New("", opt.Now())
 	}
 	if r.opt.Seed == 0 {
 		r.opt.Seed = rand.Uint64()
 	}
-	r.lastServed, _ = lru.New[clientOf, *fleet.Worker](maxServedClients) // likewise
-	r.answers, _ = lru.New[string, string](maxAnswers)                   // fails only for a size below 1
+	r.follower.lastServed, _ = lru.New[clientOf, *fleet.Worker](maxServedClients) // likewise
+	r.answers, _ = lru.New[string, string](maxAnswers)                            // fails only for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
-	opt.Ledger.OnExpired(r.expired)
+	r.follower.metrics = r.metrics
+	opt.Ledger.OnExpired(r.follower.expired)
 	r.learning = newLearning(&r.opt, r.metrics.learned)
 	r.scratch.New = func() any { return new(scratch) }
 	r.SetUnsteered(opt.UnsteeredShare)

@@ -90,3 +90,22 @@ func (b *seenBy) holds(slot *fleet.Slot) bool {
 	}
 	return false
 }
+
+// saw records that a slot encodes an image, or has it in its encoder cache: then it returns false.
+func (s *sightings) saw(slot *fleet.Slot, m SharedMedium) (isNew bool) {
+	isNew = s.add(m.Key, slot, m.Tokens)
+	if m.Alias != 0 {
+		s.add(m.Alias, slot, 0)
+	}
+	return isNew
+}
+
+// unsee withdraws what saw recorded, for a request that the slot refused or never had.
+func (s *sightings) unsee(slot *fleet.Slot, media []SharedMedium) {
+	for _, m := range media {
+		s.withdraw(m.Key, slot)
+		if m.Alias != 0 {
+			s.withdraw(m.Alias, slot)
+		}
+	}
+}

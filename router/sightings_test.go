@@ -56,7 +56,7 @@ func TestPredictionsLast(t *testing.T) {
 	book := func(id string, tokens int) {
 		w.opt.Ledger.Book(id, ledger.Booking{Slot: s, Work: fleet.Work{Tokens: tokens, Locals: make([]uint64, tokens/16)}})
 	}
-	if got := w.predictionTTL(s, w.now); got != ttl {
+	if got := predictionTTL(ttl, s, w.now); got != ttl {
 		t.Errorf("%v where nothing is known of the rate, want %v", got, ttl)
 	}
 	for i := range 30 { // 3,200 tokens a second
@@ -72,13 +72,13 @@ func TestPredictionsLast(t *testing.T) {
 		want  time.Duration
 	}{{0, ttl}, {32000, ttl + 10*time.Second}, {1e6, speculative.Longest(ttl)}} {
 		book("queue", c.queue)
-		if got := w.predictionTTL(s, w.now); got < c.want-time.Second || got > c.want+time.Second || got > speculative.Longest(ttl) {
+		if got := predictionTTL(ttl, s, w.now); got < c.want-time.Second || got > c.want+time.Second || got > speculative.Longest(ttl) {
 			t.Errorf("%v behind %v tokens, want about %v", got, c.queue, c.want)
 		}
 		w.opt.Ledger.End("queue", 1)
 	}
 	s.EventAge = nil
-	if got := w.predictionTTL(s, w.now); got != speculative.Longest(ttl) {
+	if got := predictionTTL(ttl, s, w.now); got != speculative.Longest(ttl) {
 		t.Errorf("%v without events, want %v", got, speculative.Longest(ttl))
 	}
 	c := []uint64{1, 2, 3}

@@ -3,6 +3,7 @@ package router
 import (
 	"time"
 
+	"github.com/sightline-router/sightline/router/speculative"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
@@ -54,4 +55,22 @@ func sendsEvents(slot *fleet.Slot, now time.Time) bool {
 	age, _ := indexAge(slot, now)
 	_, doubtful := trustedBlocks(0, age)
 	return !doubtful
+}
+
+// predictionTTL returns how long a prediction for a slot counts, of ttl by default. Events confirm it only after the request's prefill, so
+// the time of the queue ahead is added.
+func predictionTTL(ttl time.Duration, slot *fleet.Slot, now time.Time) time.Duration {
+	most := speculative.Longest(ttl)
+	if !sendsEvents(slot, now) {
+		return most
+	}
+	if load := slot.Load(now); load.Rate > 0 {
+		ttl += time.Duration(min(most.Seconds(), load.Backlog/load.Rate) * float64(time.Second))
+	}
+	return min(most, ttl)
+}
+
+// predict predicts that a slot will hold the blocks of a chain from index from on, until its events say so.
+func (m *memory) predict(slot *fleet.Slot, chain []uint64, from int, ttl time.Duration, now time.Time) *speculative.Promise {
+	return m.predicted.Add(uint32(slot.ID), chain, from, predictionTTL(ttl, slot, now), now)
 }

@@ -43,7 +43,7 @@ func TestTheirsAreBounded(t *testing.T) {
 	number := uint64(0)
 	take := func(blocks []uint64) {
 		number++
-		w.ApplyShared("other", &SharedBooking{Number: number, Worker: "w0", Rank: -1, Locals: blocks})
+		w.Replicas().Apply("other", &SharedBooking{Number: number, Worker: "w0", Rank: -1, Locals: blocks})
 	}
 	for blocks := make([]uint64, MaxSharedBlocks); number < maxReplicaBlocks/MaxSharedBlocks; {
 		take(blocks)
@@ -52,18 +52,18 @@ func TestTheirsAreBounded(t *testing.T) {
 		t.Errorf("%d blocks do not fit", maxReplicaBlocks)
 	}
 	take([]uint64{1})
-	if full["replicas' blocks"] != 1 || w.ReplicaBookings() != int(number) {
-		t.Errorf("one block too many: %d bookings, %v", w.ReplicaBookings(), full)
+	if full["replicas' blocks"] != 1 || w.Replicas().Bookings() != int(number) {
+		t.Errorf("one block too many: %d bookings, %v", w.Replicas().Bookings(), full)
 	}
-	for w.ReplicaBookings() < maxReplicaBookings {
+	for w.Replicas().Bookings() < maxReplicaBookings {
 		take(nil)
 	}
 	take(nil)
-	if full["replicas' requests"] != 1 || w.ReplicaBookings() != maxReplicaBookings {
-		t.Errorf("one request too many: %d bookings, %v", w.ReplicaBookings(), full)
+	if full["replicas' requests"] != 1 || w.Replicas().Bookings() != maxReplicaBookings {
+		t.Errorf("one request too many: %d bookings, %v", w.Replicas().Bookings(), full)
 	}
-	w.ReplicaLeft("other")
-	if load := w.slots[0].Load(w.now); w.ReplicaBookings() != 0 || w.opt.Ledger.Taken().Bytes != 0 || load.OtherReplicas != 0 {
+	w.Replicas().Left("other")
+	if load := w.slots[0].Load(w.now); w.Replicas().Bookings() != 0 || w.opt.Ledger.Taken().Bytes != 0 || load.OtherReplicas != 0 {
 		t.Errorf("the replica has left, and %+v stays: %+v", w.opt.Ledger.Taken(), load)
 	}
 }

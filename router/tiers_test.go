@@ -110,7 +110,7 @@ func TestFetchesTravel(t *testing.T) {
 	rate := func(fetch int) float64 {
 		s := *told[0]
 		s.Fetch = fetch
-		o.ApplyShared("other", &s)
+		o.Replicas().Apply("other", &s)
 		o.now = o.now.Add(6 * time.Second)
 		o.slots[0].Progress(func(locals []uint64) int { return len(locals) }, o.now)
 		return o.slots[0].Load(o.now).Rate

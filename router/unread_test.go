@@ -207,7 +207,7 @@ func TestUnreadSiblingsOfReplicas(t *testing.T) {
 				} else {
 					two = newWorld(t, 4)
 					two.withoutFiles(nil)
-					one.withoutFiles(func(s *SharedBooking) { two.ApplyShared("one", s) })
+					one.withoutFiles(func(s *SharedBooking) { two.Replicas().Apply("one", s) })
 				}
 				for i := range 12 {
 					chat := func(question string) string {

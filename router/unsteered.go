@@ -64,7 +64,7 @@ func (o *overlap) estimates(s *selection, index *indexer.Index, now time.Time) [
 
 // bookUnsteered books an unsteered request: on no slot yet, unless Envoy cannot pick. A request that was not read keeps no
 // prompts to book later.
-func (r *Router) bookUnsteered(p *plan) {
+func (r *booker) bookUnsteered(p *plan) {
 	b := &bookingRecord{client: p.req.Client, model: p.out.Model, arm: p.out.Arm, cachedTokens: -1}
 	var estimates []slotEstimate
 	if !p.unread {
@@ -98,7 +98,7 @@ func (r *Router) bookUnsteered(p *plan) {
 const estimateBytes = 80
 
 // placeBooking fills in a booking that has got its slot. The Fleet may call it.
-func (r *Router) placeBooking(b *bookingRecord, at *ledger.Booking) {
+func (r *booker) placeBooking(b *bookingRecord, at *ledger.Booking) {
 	b.slot = at.Slot
 	if st := b.unsteered.estimateFor(at.Slot); st != nil && b.unsteered.prompts != nil {
 		work := r.fillBooking(b, st, &b.unsteered.prompts[st.lookup])
@@ -110,7 +110,7 @@ func (r *Router) placeBooking(b *bookingRecord, at *ledger.Booking) {
 }
 
 // recordUnsteered records predictions, images and the audit for an unsteered request, once its slot is known.
-func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
+func (r *booker) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.prompts != nil {
 		a := &b.unsteered.prompts[st.lookup]
 		r.recordPredictions(b, st, a, now)
@@ -141,7 +141,7 @@ func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical
 }
 
 // reportEnd adds an ended request to the report.
-func (r *Router) reportEnd(e *end) {
+func (r *follower) reportEnd(e *end) {
 	q := report.Request{Arm: e.arm, Model: e.model, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens,
 		Counted: e.o.CachedTokens >= 0, FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
 	if q.Counted && e.o.PromptTokens > 0 {

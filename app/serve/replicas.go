@@ -128,7 +128,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 	}}
 	p.Held = func(ctx context.Context, worker string, rank int) ([]byte, error) {
 		if worker == "" {
-			return r.router.LearnedSnapshot(peers.MostHeld), nil
+			return r.router.Replicas().LearnedSnapshot(peers.MostHeld), nil
 		}
 		return r.sources.held(ctx, worker, rank)
 	}
@@ -164,7 +164,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 // learn asks the other replicas for all that requests taught, now and whenever again says so, until ctx ends.
 func (p *replicas) learn(ctx context.Context, r *running, again <-chan struct{}) {
 	for {
-		bytes, err := r.router.TakeLearned(func() ([]byte, error) { return p.RequestLearned(ctx) })
+		bytes, err := r.router.Replicas().TakeLearned(func() ([]byte, error) { return p.RequestLearned(ctx) })
 		if err != nil && ctx.Err() == nil {
 			r.log.Warn("cannot take over what another replica remembers of requests; learning again", zap.Error(err))
 		} else if bytes > 0 {

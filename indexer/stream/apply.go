@@ -13,17 +13,17 @@ import (
 
 // apply decodes m and passes its events to the sink. Messages missing before it are taken as lost: what was reported before is in
 // doubt, and the rank is partial until the publisher clears or sends a snapshot. On an error nothing was done.
-func (f *Feed) apply(m Message) error {
-	if f.started && m.Seq != f.next {
-		f.forget()
+func (c *content) apply(m Message) error {
+	if c.started && m.Seq != c.next {
+		c.forget()
 	}
-	endRead, err := f.o.Budget.beginRead(f.o.Worker, len(m.Payload))
+	endRead, err := c.o.Budget.beginRead(c.o.Worker, len(m.Payload))
 	if err != nil {
-		f.update(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
+		c.update(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
 		return err
 	}
 	defer endRead()
-	if d, ok := f.o.Decoder.(interface{ Free() }); ok {
+	if d, ok := c.o.Decoder.(interface{ Free() }); ok {
 		defer d.Free()
 	}
 	var batch kvevent.Batch
@@ -32,38 +32,38 @@ func (f *Feed) apply(m Message) error {
 			batch = *m.Batch
 			return nil
 		}
-		batch, err = f.o.Decoder.Decode(m.Payload)
+		batch, err = c.o.Decoder.Decode(m.Payload)
 		return err
 	})
 	if err != nil {
-		f.panicked(err)
-		f.update(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
-		f.noteReadable(err.Error())
+		c.panicked(err)
+		c.update(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
+		c.noteReadable(err.Error())
 		return err
 	}
 	whole := m.Seq == 0
-	if f.started {
-		whole = m.Seq == f.next
+	if c.started {
+		whole = m.Seq == c.next
 	} else {
 		// Earlier messages were published before anybody listened, and cannot be replayed. An agent without a replay also starts
 		// like this beside a new SGLang, whose missed message 0 only says that nothing is held. The numbers do not distinguish
 		// that from an engine that has been serving.
-		f.partial = !whole
+		c.partial = !whole
 	}
-	if snapshot := len(batch.Events) > 0 && batch.Events[0].Kind == kvevent.Cleared; f.started && !whole && !snapshot {
-		f.markDoubtful(nil)
+	if snapshot := len(batch.Events) > 0 && batch.Events[0].Kind == kvevent.Cleared; c.started && !whole && !snapshot {
+		c.markDoubtful(nil)
 	}
-	if !f.started || !whole {
-		f.first = m.Seq
+	if !c.started || !whole {
+		c.first = m.Seq
 	}
-	f.started, f.next = true, m.Seq+1
-	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, m.checksum()}
+	c.started, c.next = true, m.Seq+1
+	*c.appliedAt(m.Seq) = fingerprint{m.Seq + 1, m.checksum()}
 	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps,
 		UnknownKeys: batch.UnknownKeys, Unresolved: batch.Unplaced}
-	f.publisherPartial = f.publisherPartial || batch.Stands && batch.Partial // before its events, which may name unknown parents
+	c.publisherPartial = c.publisherPartial || batch.Stands && batch.Partial // before its events, which may name unknown parents
 	for events := batch.Events; len(events) > 0; {
 		for i := range events {
-			f.applyEvent(&events[i], &n)
+			c.applyEvent(&events[i], &n)
 		}
 		events = nil
 		if batch.More != nil {
@@ -71,20 +71,20 @@ func (f *Feed) apply(m Message) error {
 			n.Events += uint64(len(events))
 		}
 	}
-	f.publisherPartial = batch.Stands && batch.Partial
+	c.publisherPartial = batch.Stands && batch.Partial
 	if !batch.Stands {
-		f.partial = f.partial || batch.Partial
+		c.partial = c.partial || batch.Partial
 	}
-	f.upperBound = f.upperBound || batch.UpperBound
-	if f.o.Applied != nil {
-		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.isPartial(), f.upperBound})
+	c.upperBound = c.upperBound || batch.UpperBound
+	if c.o.Applied != nil {
+		c.o.Applied(Position{c.next, c.appliedAt(m.Seq).sum, c.isPartial(), c.upperBound})
 	}
-	f.settle()
-	n.OrphansDropped += f.shareOrphans()
-	doubtful := f.inDoubt()
-	f.o.Sink.Done(f.isPartial(), f.upperBound)
+	c.settle()
+	n.OrphansDropped += c.shareOrphans()
+	doubtful := c.inDoubt()
+	c.o.Sink.Done(c.isPartial(), c.upperBound)
 	first, unread := "", ""
-	f.update(func(s *Stats) {
+	c.update(func(s *Stats) {
 		if batch.Unread != nil && (n.Bad > 0 || s.Events == 0) { // a newer engine may send messages of new types alone
 			unread = batch.Unread.Error()
 			s.LastError = unread
@@ -97,149 +97,149 @@ func (f *Feed) apply(m Message) error {
 		if m.Batch != nil {
 			s.Backfilled++
 		} else if n.Blocks > 0 && m.Epoch == 0 && m.Payload[0]&0xf0 == 0x90 { // an array, which begins with its time stamp
-			s.Stored = [2]uint64{m.Seq, f.appliedAt(m.Seq).sum}
+			s.Stored = [2]uint64{m.Seq, c.appliedAt(m.Seq).sum}
 		}
-		s.Orphans, s.Doubtful = f.orphans.reported, doubtful
-		if f.upperBound && s.UpperBound == "" {
+		s.Orphans, s.Doubtful = c.orphans.reported, doubtful
+		if c.upperBound && s.UpperBound == "" {
 			s.UpperBound = cmp.Or(batch.UpperBoundWhy, "its events do not say all that a hit needs")
 		}
-		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.isPartial(), batch.Away
+		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, c.isPartial(), batch.Away
 	})
-	f.noteReadable(unread)
-	if first != "" && f.o.UnknownKey != nil {
-		f.o.UnknownKey(first)
+	c.noteReadable(unread)
+	if first != "" && c.o.UnknownKey != nil {
+		c.o.UnknownKey(first)
 	}
 	return nil
 }
 
 // applyEvent passes one event to the sink and counts the result.
-func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
+func (c *content) applyEvent(e *kvevent.Event, n *Stats) {
 	switch e.Kind {
 	case kvevent.Stored:
-		f.store(e, n)
+		c.store(e, n)
 	case kvevent.Copied:
-		f.copy(e, n)
+		c.copy(e, n)
 	case kvevent.Removed:
-		f.notifyEvent(e)
-		unknown := f.o.Sink.Remove(e.Tier, e.EngineHashes) - f.orphans.removed(e.Tier, e.EngineHashes)
+		c.notifyEvent(e)
+		unknown := c.o.Sink.Remove(e.Tier, e.EngineHashes) - c.orphans.removed(e.Tier, e.EngineHashes)
 		n.UnknownBlocks += uint64(max(0, unknown))
 		if e.Tier == kvevent.GPU {
-			f.cutStems(e.EngineHashes)
+			c.cutStems(e.EngineHashes)
 		}
 	case kvevent.Cleared:
-		f.clear()
-		f.partial = false
+		c.clear()
+		c.partial = false
 	case kvevent.Lost:
-		f.markDoubtful(e.EngineHashes)
+		c.markDoubtful(e.EngineHashes)
 	case kvevent.GroupStored:
-		if e.Spec.Need == kvevent.NeedChunk && f.o.Chunk > 0 {
-			e.Spec.Window = f.o.Chunk
+		if e.Spec.Need == kvevent.NeedChunk && c.o.Chunk > 0 {
+			e.Spec.Window = c.o.Chunk
 		}
-		f.notifyEvent(e)
-		if x, slot := f.o.Sink.Held(); x != nil {
-			dropped, _ := x.StoreGroup(slot, f.form.Size, e)
+		c.notifyEvent(e)
+		if x, slot := c.o.Sink.Held(); x != nil {
+			dropped, _ := x.StoreGroup(slot, c.form.Size, e)
 			n.Unresolved += uint64(dropped)
 		}
 	case kvevent.GroupRemoved:
-		f.notifyEvent(e)
-		if x, slot := f.o.Sink.Held(); x != nil {
+		c.notifyEvent(e)
+		if x, slot := c.o.Sink.Held(); x != nil {
 			_, _ = x.RemoveGroup(slot, e.Group, e.EngineHashes)
 		}
 	}
 }
 
 // forget tells a decoder that remembers what it has reported that this is gone or in doubt.
-func (f *Feed) forget() {
-	if d, ok := f.o.Decoder.(interface{ Forget() }); ok {
+func (c *content) forget() {
+	if d, ok := c.o.Decoder.(interface{ Forget() }); ok {
 		d.Forget()
 	}
 }
 
 // notifyEvent passes an event to Options.OnEvent.
-func (f *Feed) notifyEvent(e *kvevent.Event) {
-	if f.o.OnEvent != nil {
-		f.o.OnEvent(e)
+func (c *content) notifyEvent(e *kvevent.Event) {
+	if c.o.OnEvent != nil {
+		c.o.OnEvent(e)
 	}
 }
 
 // store passes a stored event to the sink. Blocks of another size are ignored.
-func (f *Feed) store(e *kvevent.Event, n *Stats) {
-	if f.o.Stored != nil {
-		f.panicked(guard.Call(func() error { f.o.Stored(e); return nil }))
+func (c *content) store(e *kvevent.Event, n *Stats) {
+	if c.o.Stored != nil {
+		c.panicked(guard.Call(func() error { c.o.Stored(e); return nil }))
 	}
-	if e.BlockSize != f.form.Size && !f.takeSize(e.Tier, e.BlockSize) {
+	if e.BlockSize != c.form.Size && !c.takeSize(e.Tier, e.BlockSize) {
 		n.OtherBlockSize += uint64(len(e.EngineHashes))
 		return
 	}
 	if e.Tier != kvevent.GPU && e.MediaUnknown {
-		f.copy(&kvevent.Event{Kind: kvevent.Copied, Tier: e.Tier, EngineHashes: e.EngineHashes}, n)
+		c.copy(&kvevent.Event{Kind: kvevent.Copied, Tier: e.Tier, EngineHashes: e.EngineHashes}, n)
 		return
 	}
-	f.notifyEvent(e)
-	f.doubtStored(e)
-	err := f.o.Sink.Store(e)
-	f.form = block.Form{Size: e.BlockSize, Lookahead: e.Lookahead} // after the sink's call, which keeps readers of PendingEvents out
-	if x, slot := f.o.Sink.Held(); x != nil {
-		x.SetForm(slot, f.form)
+	c.notifyEvent(e)
+	c.doubtStored(e)
+	err := c.o.Sink.Store(e)
+	c.form = block.Form{Size: e.BlockSize, Lookahead: e.Lookahead} // after the sink's call, which keeps readers of PendingEvents out
+	if x, slot := c.o.Sink.Held(); x != nil {
+		x.SetForm(slot, c.form)
 	}
-	f.compareSize(e.BlockSize, len(e.EngineHashes))
+	c.compareSize(e.BlockSize, len(e.EngineHashes))
 	switch {
 	case err == nil:
 		n.Blocks += uint64(len(e.EngineHashes))
-		f.attachOrphans(e.EngineHashes, n)
+		c.attachOrphans(e.EngineHashes, n)
 	case errors.Is(err, indexer.ErrUnknownParent):
 		n.UnknownParents++
-		n.OrphansDropped += f.orphans.add(e)
-		f.markIncomplete()
+		n.OrphansDropped += c.orphans.add(e)
+		c.markIncomplete()
 	default:
 		n.Refused++
-		f.update(func(s *Stats) { s.LastError = err.Error() })
+		c.update(func(s *Stats) { s.LastError = err.Error() })
 	}
 }
 
 // copy applies an event of blocks whose content an earlier one gave. vLLM's KV connectors announce offloaded blocks without tokens, or with
 // tokens but without media and salt.
-func (f *Feed) copy(e *kvevent.Event, n *Stats) {
-	f.notifyEvent(e)
-	n.Unresolved += uint64(f.o.Sink.Copy(e.Tier, e.EngineHashes))
+func (c *content) copy(e *kvevent.Event, n *Stats) {
+	c.notifyEvent(e)
+	n.Unresolved += uint64(c.o.Sink.Copy(e.Tier, e.EngineHashes))
 }
 
 // takeSize makes a block size the one of the rank, as its events have it, unless blocks of a larger one are held: then it is of parts
 // of blocks, and takeSize returns false, as it does for other blocks of a lower tier. A larger one replaces what is held.
-func (f *Feed) takeSize(tier kvevent.Tier, size int) bool {
-	if f.form.Size > 0 && tier != kvevent.GPU {
+func (c *content) takeSize(tier kvevent.Tier, size int) bool {
+	if c.form.Size > 0 && tier != kvevent.GPU {
 		return false
 	}
-	if x, slot := f.o.Sink.Held(); f.form.Size > 0 && (x == nil || x.HeldBlocks(slot) > 0 || f.orphans.reported > 0) {
-		if size < f.form.Size {
+	if x, slot := c.o.Sink.Held(); c.form.Size > 0 && (x == nil || x.HeldBlocks(slot) > 0 || c.orphans.reported > 0) {
+		if size < c.form.Size {
 			return false
 		}
-		f.clear()
+		c.clear()
 	}
-	f.form.Size = size
+	c.form.Size = size
 	return true
 }
 
 // compareSize reports whether the rank's block size is the configured one. A single smaller block may be a part of one.
-func (f *Feed) compareSize(size, blocks int) {
-	want := f.o.BlockSize
-	if want == 0 || size == f.comparedSize || size < want && blocks < 2 {
+func (c *content) compareSize(size, blocks int) {
+	want := c.o.BlockSize
+	if want == 0 || size == c.comparedSize || size < want && blocks < 2 {
 		return
 	}
 	other := size
 	if size == want {
 		other = 0
 	}
-	f.comparedSize = size
-	f.update(func(s *Stats) { s.OtherSize = other })
-	if other != 0 && f.o.OnOtherBlockSize != nil {
-		f.o.OnOtherBlockSize(size)
+	c.comparedSize = size
+	c.update(func(s *Stats) { s.OtherSize = other })
+	if other != 0 && c.o.OnOtherBlockSize != nil {
+		c.o.OnOtherBlockSize(size)
 	}
 }
 
 // reportBounds passes the bounds to the sink and the stats when they change outside of a batch.
-func (f *Feed) reportBounds() {
-	doubtful := f.inDoubt()
-	f.o.Sink.Done(f.isPartial(), f.upperBound)
-	f.update(func(s *Stats) { s.Partial, s.Orphans, s.Doubtful = f.isPartial(), f.orphans.reported, doubtful })
+func (c *content) reportBounds() {
+	doubtful := c.inDoubt()
+	c.o.Sink.Done(c.isPartial(), c.upperBound)
+	c.update(func(s *Stats) { s.Partial, s.Orphans, s.Doubtful = c.isPartial(), c.orphans.reported, doubtful })
 }

@@ -59,25 +59,25 @@ func (b *Budget) beginRead(c fair.Client, size int) (end func(), err error) {
 }
 
 // shareOrphans accounts for the blocks that wait for their parent, and drops the oldest for which there is no room.
-func (f *Feed) shareOrphans() (dropped uint64) {
-	for f.o.Budget != nil {
-		more := int64(f.orphans.reported)*orphanBytes - f.orphanBytes
+func (c *content) shareOrphans() (dropped uint64) {
+	for c.o.Budget != nil {
+		more := int64(c.orphans.reported)*orphanBytes - c.orphanBytes
 		switch {
 		case more <= 0:
-			f.o.Budget.orphans.Give(f.o.Worker, -more)
-		case !f.o.Budget.orphans.TryTake(f.o.Worker, more):
-			dropped += uint64(len(f.orphans.cut(f.orphans.oldest)))
+			c.o.Budget.orphans.Give(c.o.Worker, -more)
+		case !c.o.Budget.orphans.TryTake(c.o.Worker, more):
+			dropped += uint64(len(c.orphans.cut(c.orphans.oldest)))
 			continue
 		}
-		f.orphanBytes += more
+		c.orphanBytes += more
 		break
 	}
 	return dropped
 }
 
 // reserve is the room for what is kept about blocks that the sink holds: memory of the index, shared by workers. An agent's is its own.
-func (f *Feed) reserve(n int64) bool {
-	s, ok := f.o.Sink.(interface{ Reserve(n int64) bool })
+func (c *content) reserve(n int64) bool {
+	s, ok := c.o.Sink.(interface{ Reserve(n int64) bool })
 	return !ok || s.Reserve(n)
 }
 

@@ -51,7 +51,7 @@ func TestOrphansShareOneBudget(t *testing.T) {
 	var all []*Feed
 	dropped := uint64(0)
 	for r := range ranks {
-		f := &Feed{o: Options{Budget: b, Worker: fair.ClientOf("liar")}}
+		f := &Feed{content: content{o: Options{Budget: b, Worker: fair.ClientOf("liar")}}}
 		all = append(all, f)
 		e := kvevent.Event{Kind: kvevent.Stored, Parent: 1, HasParent: true}
 		for i := range maxOrphans {

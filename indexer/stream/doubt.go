@@ -33,94 +33,94 @@ type doubt struct {
 
 // markDoubtful is called when missing messages cannot be recovered. It puts the held blocks with these engine hashes in doubt; nil means
 // all. If the sink has no index, everything is cleared.
-func (f *Feed) markDoubtful(engineHashes []uint64) {
-	x, slot := f.o.Sink.Held()
+func (c *content) markDoubtful(engineHashes []uint64) {
+	x, slot := c.o.Sink.Held()
 	if x != nil {
-		f.notifyEvent(&kvevent.Event{Kind: kvevent.Lost})
+		c.notifyEvent(&kvevent.Event{Kind: kvevent.Lost})
 	}
-	f.update(func(s *Stats) {
-		if !f.replayOwed {
+	c.update(func(s *Stats) {
+		if !c.replayOwed {
 			s.Unfilled++
 		}
-		s.OrphansDropped += uint64(f.orphans.reported)
+		s.OrphansDropped += uint64(c.orphans.reported)
 	})
-	f.orphans.clear() // the lost messages may have removed what waits
+	c.orphans.clear() // the lost messages may have removed what waits
 	if x == nil {
-		f.clearAll()
+		c.clearAll()
 		return
 	}
 	x.Doubt(slot, engineHashes)
-	if f.doubt.since.IsZero() { // a later gap does not prolong the doubt
-		f.doubt.since = time.Now()
-		f.doubtSince.Store(f.doubt.since.UnixNano())
+	if c.doubt.since.IsZero() { // a later gap does not prolong the doubt
+		c.doubt.since = time.Now()
+		c.doubtSince.Store(c.doubt.since.UnixNano())
 	}
-	f.partial = true
-	f.settle()
-	f.reportBounds()
+	c.partial = true
+	c.settle()
+	c.reportBounds()
 }
 
 // inDoubt returns the number of doubtful blocks.
-func (f *Feed) inDoubt() int {
-	if f.doubt.since.IsZero() {
+func (c *content) inDoubt() int {
+	if c.doubt.since.IsZero() {
 		return 0
 	}
-	x, slot := f.o.Sink.Held()
+	x, slot := c.o.Sink.Held()
 	return x.InDoubt(slot)
 }
 
 // doubtStored settles doubtful blocks by a stored event, before it is applied.
-func (f *Feed) doubtStored(e *kvevent.Event) {
-	d := &f.doubt
+func (c *content) doubtStored(e *kvevent.Event) {
+	d := &c.doubt
 	if d.since.IsZero() {
 		return
 	}
-	if x, slot := f.o.Sink.Held(); e.HasParent && x.Confirm(slot, e.Parent) > 0 {
+	if x, slot := c.o.Sink.Held(); e.HasParent && x.Confirm(slot, e.Parent) > 0 {
 		d.named++
 	}
-	if f.dropDoubtful(e.EngineHashes) > 0 {
+	if c.dropDoubtful(e.EngineHashes) > 0 {
 		d.again++
 	}
 	if d.again >= restoredToDropAll && d.again > d.named {
-		f.dropAllDoubtful()
+		c.dropAllDoubtful()
 	}
 }
 
 // settle ends the doubt when nothing is doubtful any more, or its time is over.
-func (f *Feed) settle() {
+func (c *content) settle() {
 	switch {
-	case f.doubt.since.IsZero():
-	case f.inDoubt() == 0:
-		f.endDoubt()
-	case time.Since(f.doubt.since) >= f.o.doubtTime:
-		f.dropAllDoubtful()
+	case c.doubt.since.IsZero():
+	case c.inDoubt() == 0:
+		c.endDoubt()
+	case time.Since(c.doubt.since) >= c.o.doubtTime:
+		c.dropAllDoubtful()
 	}
 }
 
 // dropAllDoubtful removes everything that is in doubt.
-func (f *Feed) dropAllDoubtful() {
-	x, slot := f.o.Sink.Held()
-	n := f.dropDoubtful(x.Doubtful(slot))
-	f.endDoubt()
-	f.update(func(s *Stats) { s.Doubtful, s.DoubtfulDropped = 0, s.DoubtfulDropped+uint64(n) })
+func (c *content) dropAllDoubtful() {
+	x, slot := c.o.Sink.Held()
+	n := c.dropDoubtful(x.Doubtful(slot))
+	c.endDoubt()
+	c.update(func(s *Stats) { s.Doubtful, s.DoubtfulDropped = 0, s.DoubtfulDropped+uint64(n) })
 }
 
 // dropDoubtful removes those of some blocks that are in doubt.
-func (f *Feed) dropDoubtful(engineHashes []uint64) (n int) {
-	x, slot := f.o.Sink.Held()
+func (c *content) dropDoubtful(engineHashes []uint64) (n int) {
+	x, slot := c.o.Sink.Held()
 	dropped := x.DropDoubtful(slot, engineHashes)
-	f.cutStems(dropped)
+	c.cutStems(dropped)
 	return len(dropped)
 }
 
-func (f *Feed) endDoubt() {
-	f.doubt = doubt{}
-	f.doubtSince.Store(0)
+func (c *content) endDoubt() {
+	c.doubt = doubt{}
+	c.doubtSince.Store(0)
 }
 
 // Doubt returns for how long the index's content of the worker has been in doubt although its events come; 0: it is not. It takes
 // no lock.
-func (f *Feed) Doubt(now time.Time) time.Duration {
-	since := f.doubtSince.Load()
+func (s *shared) Doubt(now time.Time) time.Duration {
+	since := s.doubtSince.Load()
 	if since == 0 {
 		return 0
 	}

@@ -216,7 +216,7 @@ func BenchmarkGap(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	f := &Feed{o: Options{Sink: sink, doubtTime: time.Hour}}
+	f := &Feed{content: content{o: Options{Sink: sink, doubtTime: time.Hour}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		f.markDoubtful(nil)

@@ -157,13 +157,29 @@ const (
 	epochTime = 30 * time.Second
 )
 
-// Feed applies one worker-rank's stream to its sink.
+// Feed follows one worker-rank's stream and applies it to its sink.
 type Feed struct {
-	o       Options
+	content
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	wake    retry.Bell
+}
 
+// content is what the stream's messages say that the rank holds. Only applyQueue's goroutine uses it, but for shared.
+type content struct {
+	shared
+	o Options
+	order
+	form         block.Form // of the blocks held, as the last stored event has it
+	comparedSize int        // with the configured one
+	orphans      orphans
+	orphanBytes  int64 // of Budget.orphans
+	stems        stems
+	doubt        doubt
+}
+
+// shared is what callers and the source give to a feed and are told of it. It is safe for concurrent use.
+type shared struct {
 	mu             sync.Mutex
 	queue          queue
 	stats          Stats
@@ -174,16 +190,9 @@ type Feed struct {
 	heldWaiting    []*heldQuestion
 	othersWaiting  []chan<- struct{} // by AskOthers
 	restartedAfter time.Time         // by ProcessRestarted; zero: not called
+	link           func(up bool)     // Options.OnLink of the feed; nil: nobody is told
 	staleSince     atomic.Int64      // when the stream stopped being live, in Unix ns; 0 while it is live
 	doubtSince     atomic.Int64      // doubt.since in Unix ns; 0: none
-
-	order
-	form         block.Form // of the blocks held, as the last stored event has it
-	comparedSize int        // with the configured one
-	orphans      orphans
-	orphanBytes  int64 // of Budget.orphans
-	stems        stems
-	doubt        doubt
 }
 
 // Start runs a feed until Close.
@@ -195,7 +204,11 @@ func Start(o Options) *Feed {
 	if o.Budget == nil {
 		o.Budget = NewBudget()
 	}
-	f := &Feed{o: o, cancel: cancel, wake: make(retry.Bell, 1), form: o.Form, queue: queue{room: o.Budget.queued, worker: o.Worker}}
+	f := &Feed{content: content{o: o, form: o.Form}, cancel: cancel, wake: make(retry.Bell, 1)}
+	f.queue = queue{room: o.Budget.queued, worker: o.Worker}
+	if o.OnLink != nil {
+		f.link = func(up bool) { o.OnLink(f, up) }
+	}
 	if d, ok := o.Decoder.(interface{ Bound(kvevent.Room) }); ok {
 		d.Bound(f.reserve)
 	}
@@ -235,11 +248,11 @@ func (f *Feed) listen(ctx context.Context) {
 }
 
 // panicked reports whether an error is a panic, and counts it if so.
-func (f *Feed) panicked(err error) bool {
+func (s *shared) panicked(err error) bool {
 	if !isPanic(err) {
 		return false
 	}
-	f.update(func(s *Stats) { s.Panics++; s.LastError = err.Error() })
+	s.update(func(s *Stats) { s.Panics++; s.LastError = err.Error() })
 	return true
 }
 
@@ -273,8 +286,8 @@ func (f *Feed) Offer(m Message) {
 	f.updateStale()
 	f.mu.Unlock()
 	f.wake.Ring()
-	if spoke && f.o.OnLink != nil {
-		f.o.OnLink(f, true)
+	if spoke && f.link != nil {
+		f.link(true)
 	}
 }
 
@@ -305,8 +318,8 @@ func (f *Feed) Up() {
 	f.updateStale()
 	f.mu.Unlock()
 	f.wake.Ring()
-	if f.o.OnLink != nil {
-		f.o.OnLink(f, true)
+	if f.link != nil {
+		f.link(true)
 	}
 }
 
@@ -321,8 +334,8 @@ func (f *Feed) Down(err error) {
 			s.Panics++
 		}
 	})
-	if f.o.OnLink != nil {
-		f.o.OnLink(f, false)
+	if f.link != nil {
+		f.link(false)
 	}
 }
 
@@ -337,20 +350,20 @@ func (f *Feed) Malformed(reason string) {
 const unreadableAfter = 3
 
 // noteReadable records that a message could be read (""), or why not.
-func (f *Feed) noteReadable(why string) {
-	f.mu.Lock()
-	was := f.stats.Unreadable
-	f.unreadInRow++
+func (s *shared) noteReadable(why string) {
+	s.mu.Lock()
+	was := s.stats.Unreadable
+	s.unreadInRow++
 	if why == "" {
-		f.unreadInRow, f.stats.Unreadable = 0, ""
-	} else if f.unreadInRow >= unreadableAfter && was == "" {
-		f.stats.Unreadable = why
+		s.unreadInRow, s.stats.Unreadable = 0, ""
+	} else if s.unreadInRow >= unreadableAfter && was == "" {
+		s.stats.Unreadable = why
 	}
-	changed, up := f.stats.Unreadable != was, f.stats.Connected && f.stats.Unreadable == ""
-	f.updateStale()
-	f.mu.Unlock()
-	if changed && f.o.OnLink != nil {
-		f.o.OnLink(f, up)
+	changed, up := s.stats.Unreadable != was, s.stats.Connected && s.stats.Unreadable == ""
+	s.updateStale()
+	s.mu.Unlock()
+	if changed && s.link != nil {
+		s.link(up)
 	}
 }
 
@@ -446,8 +459,8 @@ func (f *Feed) setMute() {
 	now := f.stats.Mute
 	f.updateStale()
 	f.mu.Unlock()
-	if now != was && f.o.OnLink != nil {
-		f.o.OnLink(f, !now)
+	if now != was && f.link != nil {
+		f.link(!now)
 	}
 }
 

@@ -615,8 +615,8 @@ func TestBlockSize(t *testing.T) {
 		var told []int
 		index := indexer.New(indexer.Options{})
 		sink := Join(index, indexer.SlotOptions{CountCopies: true})
-		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: plain{map[string][]kvevent.Event{"x": c.events}}, Sink: sink, BlockSize: 16,
-			OnOtherBlockSize: func(size int) { told = append(told, size) }}}
+		f := &Feed{content: content{o: Options{Source: newWorker(0, false), Decoder: plain{map[string][]kvevent.Event{"x": c.events}},
+			Sink: sink, BlockSize: 16, OnOtherBlockSize: func(size int) { told = append(told, size) }}}}
 		f.takeMessage(t.Context(), Message{Payload: []byte("x")})
 		got := index.Form(sink.Slot())
 		if s := f.Stats(); got.Size != c.size || index.HeldBlocks(sink.Slot()) != c.blocks || s.OtherBlockSize != c.ignored ||

@@ -47,7 +47,8 @@ func checkFound(t *testing.T, set *recorded.Set) {
 	prompts, found := 0, 0
 	for worker, steps := range set.Cases {
 		index := indexer.New(indexer.Options{})
-		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &growing{}, Sink: Join(index, indexer.SlotOptions{CountCopies: true})}}
+		f := &Feed{content: content{o: Options{Source: newWorker(0, false), Decoder: &growing{},
+			Sink: Join(index, indexer.SlotOptions{CountCopies: true})}}}
 		seq := uint64(0)
 		for _, s := range steps {
 			for _, frame := range s.Frames { // renumbered: the recorder missed a few
@@ -191,7 +192,7 @@ func (p *player) close() {
 func BenchmarkFeed(b *testing.B) {
 	payloads := recorded.Selection(b).Payloads("qwen2.5-vl-b16")
 	sink := Join(indexer.New(indexer.Options{}), indexer.SlotOptions{})
-	f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &vllm.Decoder{}, Sink: sink}, wake: make(chan struct{}, 1)}
+	f := &Feed{content: content{o: Options{Source: newWorker(0, false), Decoder: &vllm.Decoder{}, Sink: sink}}, wake: make(chan struct{}, 1)}
 	seq, ctx := uint64(0), b.Context()
 	b.ReportAllocs()
 	b.ResetTimer()

@@ -137,7 +137,7 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 			drafts = l.Header.UseEagle
 			sink := Join(index, indexer.SlotOptions{CountCopies: true})
 			slot = sink.Slot()
-			feed = &Feed{o: Options{Source: newWorker(0, false), Decoder: d, Sink: sink, Chunk: chunk}}
+			feed = &Feed{content: content{o: Options{Source: newWorker(0, false), Decoder: d, Sink: sink, Chunk: chunk}}}
 			index.SetWithholds(slot, drafts)
 		case l.Req != nil:
 			var m indexer.Matches
@@ -204,7 +204,7 @@ func TestOtherProcess(t *testing.T) {
 	}
 	index := indexer.New(indexer.Options{})
 	sink := Join(index, indexer.SlotOptions{CountCopies: true})
-	f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &vllm.Decoder{}, Sink: sink}}
+	f := &Feed{content: content{o: Options{Source: newWorker(0, false), Decoder: &vllm.Decoder{}, Sink: sink}}}
 	for _, c := range []struct {
 		size, window int
 		kind         string

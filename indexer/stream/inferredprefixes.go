@@ -109,12 +109,12 @@ func (s *stems) cut(engineHashes []uint64) (gone []uint64) {
 }
 
 // cutStems removes the made blocks that were only on stems which end in removed blocks.
-func (f *Feed) cutStems(removed []uint64) {
-	had := len(f.stems.ends)
-	gone := f.stems.cut(removed)
-	kvevent.Room(f.reserve).Give((had - len(f.stems.ends) + len(gone)) * stemBytes)
+func (c *content) cutStems(removed []uint64) {
+	had := len(c.stems.ends)
+	gone := c.stems.cut(removed)
+	kvevent.Room(c.reserve).Give((had - len(c.stems.ends) + len(gone)) * stemBytes)
 	if len(gone) > 0 {
-		f.o.Sink.Remove(kvevent.GPU, gone)
+		c.o.Sink.Remove(kvevent.GPU, gone)
 	}
 }
 
@@ -154,26 +154,26 @@ func (f *Feed) takeLearned() {
 }
 
 // storeStem stores a stem, and what waited for it.
-func (f *Feed) storeStem(l Stem) {
-	end, blocks := f.orphans.root(l.Parent, l.Locals)
+func (c *content) storeStem(l Stem) {
+	end, blocks := c.orphans.root(l.Parent, l.Locals)
 	if blocks == 0 {
 		return
 	}
 	n := Stats{}
-	f.cutStems([]uint64{end}) // in case the end was known and was taken out of the index since
-	list := f.stems.add(end, l.Locals[:blocks], f.reserve)
+	c.cutStems([]uint64{end}) // in case the end was known and was taken out of the index since
+	list := c.stems.add(end, l.Locals[:blocks], c.reserve)
 	if list == nil {
 		n.StemsDropped++
 	} else {
 		// Known made blocks are stored again: a request may have taken some out of the index (Index.Drop).
-		f.o.Sink.Remove(kvevent.GPU, list[:blocks-1])
-		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: f.form.Size, Lookahead: f.form.Lookahead, EngineHashes: list,
+		c.o.Sink.Remove(kvevent.GPU, list[:blocks-1])
+		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: c.form.Size, Lookahead: c.form.Lookahead, EngineHashes: list,
 			Locals: l.Locals[:blocks]}
-		if err := f.o.Sink.Store(&e); err == nil {
+		if err := c.o.Sink.Store(&e); err == nil {
 			n.Stems++
-			f.attachOrphans(list[blocks-1:], &n)
+			c.attachOrphans(list[blocks-1:], &n)
 		}
 	}
-	f.o.Sink.Done(f.isPartial(), f.upperBound)
-	f.update(func(s *Stats) { s.add(&n); s.Orphans = f.orphans.reported })
+	c.o.Sink.Done(c.isPartial(), c.upperBound)
+	c.update(func(s *Stats) { s.add(&n); s.Orphans = c.orphans.reported })
 }

@@ -105,33 +105,33 @@ func (f *Feed) takeMessage(ctx context.Context, m Message) {
 
 // acceptEpoch reports whether m is of the publisher incarnation that is followed, and switches to a newer one. It returns to an
 // older one only if the newer was silent for epochTime: of two publishers for one worker, the newer has ended.
-func (f *Feed) acceptEpoch(m Message) bool {
-	if m.Epoch != f.epoch {
-		if m.Epoch < f.epoch && time.Since(f.lastHeard) < epochTime {
+func (c *content) acceptEpoch(m Message) bool {
+	if m.Epoch != c.epoch {
+		if m.Epoch < c.epoch && time.Since(c.lastHeard) < epochTime {
 			return false
 		}
-		if f.started && f.next > 0 { // before the first message there is nothing to clear
-			f.restart(m.Epoch)
+		if c.started && c.next > 0 { // before the first message there is nothing to clear
+			c.restart(m.Epoch)
 		}
-		f.epoch = m.Epoch
+		c.epoch = m.Epoch
 	}
-	f.lastHeard = time.Now()
+	c.lastHeard = time.Now()
 	return true
 }
 
 // restart begins a new incarnation of the publisher, about which nothing is known.
-func (f *Feed) restart(epoch uint64) {
-	f.update(func(s *Stats) { s.Restarts++ })
-	f.restarted = time.Now()
-	f.upperBound = false
-	if x, slot := f.o.Sink.Held(); x != nil {
+func (c *content) restart(epoch uint64) {
+	c.update(func(s *Stats) { s.Restarts++ })
+	c.restarted = time.Now()
+	c.upperBound = false
+	if x, slot := c.o.Sink.Held(); x != nil {
 		x.ForgetGroups(slot)
 	}
-	f.clearAll()
-	if d, ok := f.o.Decoder.(Restarter); ok {
+	c.clearAll()
+	if d, ok := c.o.Decoder.(Restarter); ok {
 		d.Restart()
 	}
-	f.started, f.next, f.first, f.epoch, f.applied = false, 0, 0, epoch, [512]fingerprint{}
+	c.started, c.next, c.first, c.epoch, c.applied = false, 0, 0, epoch, [512]fingerprint{}
 }
 
 // replaceIncarnation is called when the engine's process is not the one that ran at the given time. A replay shows whether the
@@ -146,35 +146,35 @@ func (f *Feed) replaceIncarnation(ctx context.Context, was time.Time) {
 }
 
 // clearAll empties the sink, because its content may be wrong. The rank is partial until the publisher's state is known.
-func (f *Feed) clearAll() {
-	f.forget()
-	f.clear()
-	f.partial = true
-	f.reportBounds()
+func (c *content) clearAll() {
+	c.forget()
+	c.clear()
+	c.partial = true
+	c.reportBounds()
 }
 
-func (f *Feed) clear() {
-	f.notifyEvent(&kvevent.Event{Kind: kvevent.Cleared})
-	f.publisherPartial = false
-	f.o.Sink.Clear()
-	f.orphans.clear()
-	f.stems.clear(f.reserve)
-	f.endDoubt()
+func (c *content) clear() {
+	c.notifyEvent(&kvevent.Event{Kind: kvevent.Cleared})
+	c.publisherPartial = false
+	c.o.Sink.Clear()
+	c.orphans.clear()
+	c.stems.clear(c.reserve)
+	c.endDoubt()
 }
 
 // markIncomplete is called when an event names a parent that is not held. If the rank was considered complete, this shows that it is not,
 // although no message is known to be missing: the publisher is asked for everything, with growing delays, and the rank is partial
 // until it has answered.
-func (f *Feed) markIncomplete() {
-	if f.isPartial() {
+func (c *content) markIncomplete() {
+	if c.isPartial() {
 		return
 	}
-	f.partial = true
-	if f.replaying { // there is nothing more to ask for
+	c.partial = true
+	if c.replaying { // there is nothing more to ask for
 		return
 	}
-	f.resyncBackoff = min(max(2*f.resyncBackoff, firstRetry), lastRetry)
-	f.replayOwed, f.confirmed, f.notBefore = true, f.next, time.Now().Add(jitter(f.resyncBackoff))
+	c.resyncBackoff = min(max(2*c.resyncBackoff, firstRetry), lastRetry)
+	c.replayOwed, c.confirmed, c.notBefore = true, c.next, time.Now().Add(jitter(c.resyncBackoff))
 }
 
 // resync replaces the sink's content by a replay from 0. If the publisher no longer has everything, the rank is partial.
@@ -334,9 +334,9 @@ func (r *replay) take(m Message) error {
 }
 
 // skip gives up a message that cannot be read. Its fingerprint is kept, since the next replay begins with it.
-func (f *Feed) skip(m Message) {
-	f.forget()
-	f.markDoubtful(nil)
-	f.started, f.next, f.first = true, m.Seq+1, m.Seq+1
-	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, m.checksum()}
+func (c *content) skip(m Message) {
+	c.forget()
+	c.markDoubtful(nil)
+	c.started, c.next, c.first = true, m.Seq+1, m.Seq+1
+	*c.appliedAt(m.Seq) = fingerprint{m.Seq + 1, m.checksum()}
 }

@@ -123,7 +123,7 @@ func (o *orphans) root(engineHash uint64, locals []uint64) (root uint64, blocks 
 
 // PendingEvents returns what the feed knows beyond its sink, as events: the blocks that wait for their parent. It is for a sink that locks
 // the feed out meanwhile, from a batch's first call to its Done.
-func (f *Feed) PendingEvents() []kvevent.Event { return f.orphans.events(f.form) }
+func (c *content) PendingEvents() []kvevent.Event { return c.orphans.events(c.form) }
 
 // cut removes a block and all that waits below it, and returns them, parents first and each chain contiguous.
 func (o *orphans) cut(b uint32) (out []cutBlock) {
@@ -291,14 +291,14 @@ func (o *orphans) unqueue(b uint32) {
 }
 
 // attachOrphans stores what waits for blocks that are held now, as chains.
-func (f *Feed) attachOrphans(engineHashes []uint64, n *Stats) {
+func (c *content) attachOrphans(engineHashes []uint64, n *Stats) {
 	for _, h := range engineHashes {
-		b, ok := f.orphans.byHash[h]
+		b, ok := c.orphans.byHash[h]
 		if !ok {
 			continue
 		}
-		list := f.orphans.cut(b)[1:]
-		e := kvevent.Event{Kind: kvevent.Stored, HasParent: true, BlockSize: f.form.Size, Lookahead: f.form.Lookahead}
+		list := c.orphans.cut(b)[1:]
+		e := kvevent.Event{Kind: kvevent.Stored, HasParent: true, BlockSize: c.form.Size, Lookahead: c.form.Lookahead}
 		for from, to := 0, 0; from < len(list); from = to {
 			first := list[from]
 			e.Parent, e.EngineHashes, e.Locals = first.parent, e.EngineHashes[:0], e.Locals[:0]
@@ -310,7 +310,7 @@ func (f *Feed) attachOrphans(engineHashes []uint64, n *Stats) {
 				if first.tiers>>tier&1 == 0 {
 					continue
 				}
-				if f.o.Sink.Store(&e) == nil {
+				if c.o.Sink.Store(&e) == nil {
 					n.OrphansAttached += uint64(to - from)
 				} else {
 					n.OrphansDropped += uint64(to - from)

@@ -167,7 +167,7 @@ func TestWhoseWordStands(t *testing.T) {
 		{7, []byte{standsPartial, clears, standsWhole}, false},
 	} {
 		r := newRecorder()
-		f := &Feed{o: Options{Decoder: batches, Sink: r, doubtTime: doubtTime}}
+		f := &Feed{content: content{o: Options{Decoder: batches, Sink: r, doubtTime: doubtTime}}}
 		for i, b := range c.batches {
 			if err := f.apply(Message{Seq: c.first + uint64(i), Payload: []byte{b}}); err != nil {
 				t.Fatal(err)

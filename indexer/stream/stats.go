@@ -100,8 +100,8 @@ func (s *Stats) Live() bool {
 
 // Age returns for how long the worker's events have not been live; 0 if they are. The index's content of the worker is that old.
 // Age takes no lock.
-func (f *Feed) Age(now time.Time) time.Duration {
-	since := f.staleSince.Load()
+func (s *shared) Age(now time.Time) time.Duration {
+	since := s.staleSince.Load()
 	if since == 0 {
 		return 0
 	}
@@ -109,26 +109,26 @@ func (f *Feed) Age(now time.Time) time.Duration {
 }
 
 // updateStale records when the stream stopped being live. The caller holds mu and has changed stats.
-func (f *Feed) updateStale() {
-	switch live := f.stats.Live(); {
+func (s *shared) updateStale() {
+	switch live := s.stats.Live(); {
 	case live:
-		f.staleSince.Store(0)
-	case f.staleSince.Load() == 0:
-		f.staleSince.Store(time.Now().UnixNano())
+		s.staleSince.Store(0)
+	case s.staleSince.Load() == 0:
+		s.staleSince.Store(time.Now().UnixNano())
 	}
 }
 
 // Stats returns a copy.
-func (f *Feed) Stats() Stats {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.stats
+func (s *shared) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
 }
 
 // update changes the stats under their lock.
-func (f *Feed) update(change func(*Stats)) {
-	f.mu.Lock()
-	change(&f.stats)
-	f.updateStale()
-	f.mu.Unlock()
+func (s *shared) update(change func(*Stats)) {
+	s.mu.Lock()
+	change(&s.stats)
+	s.updateStale()
+	s.mu.Unlock()
 }

@@ -64,7 +64,7 @@ func (s *sightline) teachOthers(v *View, own int) func(uint64, *learned.Lesson) 
 	return func(key uint64, l *learned.Lesson) {
 		again := *l
 		again.Path.Steps, again.Taught.Chain = slices.Clone(l.Path.Steps), slices.Clone(l.Taught.Chain)
-		s.others(v, own, shareEvery+shareTravel, func(o *sightline) { o.router.ApplyLearned(key, &again) })
+		s.others(v, own, shareEvery+shareTravel, func(o *sightline) { o.router.Replicas().ApplyLearned(key, &again) })
 	}
 }
 

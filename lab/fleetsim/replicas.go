@@ -36,7 +36,7 @@ func (s *sightline) share(v *View, own int, told *router.SharedBooking) {
 	}
 	s.others(v, own, s.flush-s.now+shareTravel, func(o *sightline) {
 		one := *told
-		o.router.ApplyShared(replicaName(own), &one)
+		o.router.Replicas().Apply(replicaName(own), &one)
 	})
 }
 
@@ -46,11 +46,11 @@ func (s *sightline) cut(v *View, own int) {
 	switch how := v.sim.setup.Sharing; {
 	case how.Back != 0:
 		s.others(v, own, how.Back, func(o *sightline) {
-			open, _ := s.router.OpenBookings(math.MaxInt)
-			o.router.Reconcile(replicaName(own), open)
+			open, _ := s.router.Replicas().Open(math.MaxInt)
+			o.router.Replicas().Reconcile(replicaName(own), open)
 		})
 	case how.To != 0:
-		s.others(v, own, how.To+shareGone, func(o *sightline) { o.router.ReplicaLeft(replicaName(own)) })
+		s.others(v, own, how.To+shareGone, func(o *sightline) { o.router.Replicas().Left(replicaName(own)) })
 	}
 }
 

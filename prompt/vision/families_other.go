@@ -143,7 +143,7 @@ func molmo2Rows(b *builder, g grid) {
 }
 
 // bosText is the tokenizer's BOS token, or its EOS token where it has none.
-func (m *Model) bosText() string {
+func (m *loaded) bosText() string {
 	for _, key := range []string{"bos_token", "eos_token"} {
 		if t := tokenText(m.settings.tokenizer[key]); t != "" {
 			return t

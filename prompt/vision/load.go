@@ -27,7 +27,7 @@ func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{most: MaxTokens, settings: s, tok: tok, literals: &literals{tok: tok, ids: map[string][]uint32{}}}
+	m := &Model{most: MaxTokens, loaded: loaded{settings: s}, tok: tok, literals: &literals{tok: tok, ids: map[string][]uint32{}}}
 	f := t.match(s)
 	if named != nil {
 		if f != nil && f != named {
@@ -95,11 +95,11 @@ func (m *Model) bindIDs() error {
 	return nil
 }
 
-func (m *Model) warn(format string, a ...any) {
+func (m *loaded) warn(format string, a ...any) {
 	m.warnings = append(m.warnings, fmt.Sprintf(format, a...))
 }
 
-func (m *Model) lacks(format string, a ...any) error {
+func (m *loaded) lacks(format string, a ...any) error {
 	return &MissingError{Family: m.fam.name, What: fmt.Sprintf(format, a...)}
 }
 
@@ -244,7 +244,7 @@ func tokenText(v any) string {
 	return ""
 }
 
-func (m *Model) configID(keys string) (uint32, bool) {
+func (m *loaded) configID(keys string) (uint32, bool) {
 	for _, k := range strings.Fields(keys) {
 		if f, ok := number(dig(m.settings.config, k)); ok && f >= 0 && f < 1<<31 {
 			return uint32(f), true
@@ -320,7 +320,7 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 var nameRef = regexp.MustCompile(`\{[a-z_]{2,}\}`)
 
 // fill replaces the family's names in a layout text by its tokens.
-func (m *Model) fill(s string) string {
+func (m *loaded) fill(s string) string {
 	if !strings.Contains(s, "{") {
 		return s
 	}

@@ -75,18 +75,23 @@ const MaxTokens = 1 << 20
 
 // Model holds the placeholder rules of one model directory for one Reading. It is immutable after Load and safe for concurrent use.
 type Model struct {
-	fam      *family
-	settings *settings
-	tok      Tokens
-	warnings []string
-	rules    []*rule // one per modality that the family knows
-	names    map[string]string
+	loaded
+	tok   Tokens
+	rules []*rule // one per modality that the family knows
 
 	outOfVocab uint32 // id at the embedding positions, see Reading; 0: the rule's own
 	newlines   [4]uint32
 
 	literals *literals
 	most     int // bound of the tokens of a prompt's media; see With
+}
+
+// loaded is what a model directory's files say of the family.
+type loaded struct {
+	fam      *family
+	settings *settings
+	warnings []string
+	names    map[string]string
 }
 
 // literals caches the tokenized texts of the layouts, see builder.flush.
@@ -106,7 +111,7 @@ func (m *Model) With(tok Tokens, most int) *Model {
 }
 
 // Family returns the family's name in docs/families.md, or "" for a text model.
-func (m *Model) Family() string {
+func (m *loaded) Family() string {
 	if m.fam == nil {
 		return ""
 	}
@@ -114,11 +119,11 @@ func (m *Model) Family() string {
 }
 
 // Multimodal reports whether the model takes media at all.
-func (m *Model) Multimodal() bool { return m.fam != nil }
+func (m *loaded) Multimodal() bool { return m.fam != nil }
 
 // Warnings returns oddities of the directory that do not change a count, such as a config id that the tokenizer contradicts and the
 // engine ignores.
-func (m *Model) Warnings() []string { return m.warnings }
+func (m *loaded) Warnings() []string { return m.warnings }
 
 // Count returns the tokens of one medium: embed is the number of embedding positions, total the length of the whole replacement.
 // The error is a *RefusedError if the engine refuses the medium and an *UndecidableError if the count cannot be known. If the count
@@ -154,7 +159,7 @@ func (m *Model) EmbedID(modality string) (uint32, bool) {
 
 // ReadsText reports whether placeholders are replaced in the text, before tokenization (Reading.Processor). If so, prefer
 // ExpandText; otherwise the token ids are worked on.
-func (m *Model) ReadsText() bool { return m.settings.reading.Processor }
+func (m *loaded) ReadsText() bool { return m.settings.reading.Processor }
 
 func (m *Model) rule(modality string) *rule { return ruleFor(m.rules, modality) }
 

@@ -73,29 +73,34 @@ type Options struct {
 // A decision waits for Expect, so the lock that Expect takes is held only briefly: mu guards the lists of requests, and nothing
 // is compared or looked up under it. A request's comparison state is guarded by its slot's compareMu, which is taken before mu.
 type Auditor struct {
-	o       Options
-	mu      sync.Mutex
+	placements
 	slots   map[indexer.SlotID]*slot
 	byID    map[string]*request
 	ended   []*request // waiting for their verdicts, in the order of their ends; some may have been removed already
 	tokens  int        // kept for all open requests
 	blocks  int
-	recent  []Finding            // oldest first
-	classes []*Class             // whose rules are judged
-	whole   map[uint64]*request  // open requests by Expectation.Whole
-	streams map[string]*streamOf // by worker, see streams.go
-
-	mayBeLate []lateRequest
+	recent  []Finding // oldest first
+	classes []*Class  // whose rules are judged
 
 	watching retry.Bell // rung when requests are open
-
-	judgeMu sync.Mutex // held by judge; guards matches
-	matches indexer.Matches
 
 	verdicts     *prometheus.CounterVec
 	events       *prometheus.CounterVec
 	unattributed prometheus.Counter
 	namedEvents  prometheus.Counter
+}
+
+// placements compares requests with what the index holds at their ends, and with the streams over which their workers' events come
+// (streams.go).
+type placements struct {
+	o         Options
+	mu        sync.Mutex           // of all of an auditor
+	whole     map[uint64]*request  // open requests by Expectation.Whole
+	streams   map[string]*streamOf // by worker
+	mayBeLate []lateRequest
+
+	judgeMu sync.Mutex // held by judge; guards matches
+	matches indexer.Matches
 }
 
 type slot struct {
@@ -142,8 +147,8 @@ func New(o Options) *Auditor {
 	}
 	o.Log = repeat.Once(o.Log, logEvery)
 	of := meter.At(o.Metrics)
-	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request), watching: make(retry.Bell, 1),
-		whole: make(map[uint64]*request), streams: make(map[string]*streamOf),
+	a := &Auditor{slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request), watching: make(retry.Bell, 1),
+		placements: placements{o: o, whole: make(map[uint64]*request), streams: make(map[string]*streamOf)},
 		verdicts: of.Counters("audit_total",
 			"Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, elsewhere, or unattributed.",
 			"model", "worker", "verdict"),
@@ -427,7 +432,7 @@ func (a *Auditor) due(now time.Time) *request {
 
 // verdictOf returns a request's verdict. If the index says that the worker holds its blocks, that decides. shown: its parent was
 // unknown and is to be passed to Options.Parent.
-func (a *Auditor) verdictOf(x *request) (_ Verdict, shown bool) {
+func (a *placements) verdictOf(x *request) (_ Verdict, shown bool) {
 	x.slot.compareMu.Lock()
 	defer x.slot.compareMu.Unlock()
 	x.judged = true
@@ -438,7 +443,7 @@ func (a *Auditor) verdictOf(x *request) (_ Verdict, shown bool) {
 }
 
 // verdictOfDifference returns the verdict of a request whose blocks are not all held.
-func (a *Auditor) verdictOfDifference(x *request) Verdict {
+func (a *placements) verdictOfDifference(x *request) Verdict {
 	switch {
 	case x.otherSize != 0 && x.otherSize != a.o.Index.Form(x.Slot).Size: // else the worker was new, and the form of its blocks not known yet
 		x.finding = &Finding{Verdict: BlockSize, Ours: x.Size, Theirs: x.otherSize}
@@ -462,10 +467,10 @@ func mediaTokens(p *engine.Prompt) (n int) {
 	return n
 }
 
-func (a *Auditor) holds(x *request) bool { return len(x.Locals) > 0 && a.holdsAll(x.Slot, x.Locals) }
+func (a *placements) holds(x *request) bool { return len(x.Locals) > 0 && a.holdsAll(x.Slot, x.Locals) }
 
 // holdsAll reports whether a slot holds all these blocks. It leaves in matches who holds how many.
-func (a *Auditor) holdsAll(slot indexer.SlotID, locals []uint64) bool {
+func (a *placements) holdsAll(slot indexer.SlotID, locals []uint64) bool {
 	a.matches.Held = true
 	a.o.Index.Match(locals, &a.matches)
 	for _, h := range a.matches.Slots {

@@ -88,7 +88,7 @@ func recordParent(of []*request, e *kvevent.Event) {
 }
 
 // revealedParent reports whether an ended request revealed a parent that the index does not know yet.
-func (a *Auditor) revealedParent(x *request) bool {
+func (a *placements) revealedParent(x *request) bool {
 	p := &x.parent
 	return a.o.Parent != nil && p.at > 0 && !p.ambiguous && x.held && p.at*x.Size <= x.Prompt.StablePrefix() &&
 		(x.found < 0 || x.found/x.Size == p.at) && !a.holds(x)

@@ -54,7 +54,7 @@ type Misplaced struct {
 }
 
 // noteWhole notes a request by its whole prompt. The caller holds mu.
-func (a *Auditor) noteWhole(x *request) {
+func (a *placements) noteWhole(x *request) {
 	switch other := a.whole[x.Whole]; {
 	case x.Whole == 0:
 	case other != nil && other.Slot != x.Slot: // what its blocks show is not certain for either
@@ -66,7 +66,7 @@ func (a *Auditor) noteWhole(x *request) {
 
 // placed notes which stream reported a request, which is over, and corrects its verdict by that. The caller holds judgeMu, and has called
 // verdictOf.
-func (a *Auditor) placed(x *request, v Verdict) Verdict {
+func (a *placements) placed(x *request, v Verdict) Verdict {
 	if !x.Alone || x.borrowed || a.o.WorkerOf == nil {
 		return v
 	}
@@ -109,7 +109,7 @@ func (a *Auditor) placed(x *request, v Verdict) Verdict {
 }
 
 // heldBy returns the one worker that holds all of a request's blocks, if it is only one, and its own worker if that is among them.
-func (a *Auditor) heldBy(x *request) (worker string) {
+func (a *placements) heldBy(x *request) (worker string) {
 	for _, h := range a.matches.Slots {
 		if int(h.Blocks) < len(x.Locals) {
 			continue
@@ -127,7 +127,7 @@ func (a *Auditor) heldBy(x *request) (worker string) {
 }
 
 // missing reports whether a worker's stream does not have its own requests. The caller holds mu.
-func (a *Auditor) missing(worker string) bool {
+func (a *placements) missing(worker string) bool {
 	s := a.streams[worker]
 	if s == nil || len(s.last) < fewPlaced {
 		return false
@@ -142,7 +142,7 @@ func (a *Auditor) missing(worker string) bool {
 }
 
 // misplaced reports whether a worker's events come over another worker's stream. The caller holds mu.
-func (a *Auditor) misplaced(worker string) (m Misplaced, is bool) {
+func (a *placements) misplaced(worker string) (m Misplaced, is bool) {
 	if !a.missing(worker) {
 		return m, false
 	}
@@ -174,7 +174,7 @@ func (a *Auditor) Misplaced() (list []Misplaced) {
 }
 
 // lookForLate looks for the blocks of requests that had not come by their verdicts. The caller holds judgeMu.
-func (a *Auditor) lookForLate(now time.Time) {
+func (a *placements) lookForLate(now time.Time) {
 	a.mu.Lock()
 	list := a.mayBeLate
 	a.mayBeLate = nil
@@ -201,7 +201,7 @@ func (a *Auditor) lookForLate(now time.Time) {
 }
 
 // cameAfter notes how long after its end a request was reported. The caller holds mu.
-func (a *Auditor) cameAfter(s *streamOf, after time.Duration) {
+func (a *placements) cameAfter(s *streamOf, after time.Duration) {
 	if len(s.late) == lateWindow {
 		s.late = slices.Delete(s.late, 0, 1)
 	}
@@ -247,7 +247,7 @@ func (a *Auditor) SomeLate() (list []string) {
 }
 
 // Late returns the workers whose events come late, by name.
-func (a *Auditor) Late() (list []Late) {
+func (a *placements) Late() (list []Late) {
 	if a == nil {
 		return nil
 	}

@@ -93,16 +93,21 @@ type Ledger struct {
 	fleet *fleet.Fleet
 	now   func() time.Time
 
-	mu        sync.Mutex
+	mu sync.Mutex
+	stages
 	open      map[string]*booking
-	queue     [stageCount]list.List // oldest first
 	bytes     int
 	tenants   map[string]map[string]int // requests in flight, by model and tenant
 	expired   uint64
 	onExpired func(*Booking)
-	reports   reportWatch
 	taken     map[string]map[uint64]*booking // by replica and its number
 	takenSize Taken
+}
+
+// stages are the bookings by stage, and what Envoy reports of them. Its user holds Ledger.mu.
+type stages struct {
+	queue   [stageCount]list.List // oldest first
+	reports reportWatch
 }
 
 // New returns an empty ledger of requests to a fleet's workers. now is the clock, time.Now if nil.
@@ -139,11 +144,11 @@ func (l *Ledger) Book(id string, b Booking) {
 	l.expire(b.At)
 }
 
-func (l *Ledger) enter(b *booking, s stage, now time.Time) {
+func (l *stages) enter(b *booking, s stage, now time.Time) {
 	b.stage, b.stageSince, b.element = s, now, l.queue[s].PushBack(b)
 }
 
-func (l *Ledger) leave(b *booking) {
+func (l *stages) leave(b *booking) {
 	if b == l.reports.waiting {
 		l.reports.waiting = nil
 		if next := b.element.Next(); next != nil { // both are fresh
@@ -153,7 +158,7 @@ func (l *Ledger) leave(b *booking) {
 	l.queue[b.stage].Remove(b.element)
 }
 
-func (l *Ledger) move(b *booking, to stage, now time.Time) {
+func (l *stages) move(b *booking, to stage, now time.Time) {
 	l.leave(b)
 	l.enter(b, to, now)
 }
@@ -256,7 +261,7 @@ func (l *Ledger) overdue(now time.Time) (oldest *booking) {
 	return oldest
 }
 
-func (l *Ledger) first(s stage) *booking {
+func (l *stages) first(s stage) *booking {
 	if e := l.queue[s].Front(); e != nil {
 		return e.Value.(*booking)
 	}
@@ -281,7 +286,7 @@ func (l *Ledger) Expired() uint64 {
 // reported notes that a source (0: the request's own stream) reported on a booking. If the booking was orphaned, its Envoy
 // evidently lives: the other bookings of the lost source become fresh again, since entries that were on their way when it broke
 // are lost.
-func (l *Ledger) reported(b *booking, source uint64, now time.Time) {
+func (l *stages) reported(b *booking, source uint64, now time.Time) {
 	l.reports.gotReport()
 	if ended := b.Source; b.stage == stageOrphan {
 		l.each(stageOrphan, func(other *booking) {
@@ -294,7 +299,7 @@ func (l *Ledger) reported(b *booking, source uint64, now time.Time) {
 	b.Source = source
 }
 
-func (l *Ledger) each(s stage, do func(*booking)) {
+func (l *stages) each(s stage, do func(*booking)) {
 	for e := l.queue[s].Front(); e != nil; {
 		b := e.Value.(*booking)
 		e = e.Next() // do may move b

@@ -77,7 +77,7 @@ func (h *reportWatch) detectNoReports(now time.Time) {
 
 // detectNoEnds detects that no ends come. It takes time linear in the bookings that run, or are answered, and only if none has ended
 // since the oldest of them.
-func (l *Ledger) detectNoEnds(now time.Time) {
+func (l *stages) detectNoEnds(now time.Time) {
 	if l.reports.now.Load() != nil {
 		return
 	}
@@ -125,7 +125,7 @@ func (l *Ledger) detectNoEnds(now time.Time) {
 }
 
 // oldWithoutEnd returns a stage's oldest booking if it has been there for endsAfter and no end was reported since; else nil.
-func (l *Ledger) oldWithoutEnd(s stage, now time.Time) *booking {
+func (l *stages) oldWithoutEnd(s stage, now time.Time) *booking {
 	if b := l.first(s); b != nil && now.Sub(b.stageSince) >= endsAfter && l.reports.ended.Before(b.stageSince) {
 		return b
 	}

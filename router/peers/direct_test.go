@@ -202,7 +202,7 @@ func TestOnlyDialledReplicasAreHeard(t *testing.T) {
 	eventually(t, "they share one secret", func() bool { return known(1, a, b)() && id(a) == id(b) })
 	before := id(a)
 	a.decide(1, 800)
-	eventually(t, "b knows a's request", func() bool { return b.router.ReplicaBookings() == 1 })
+	eventually(t, "b knows a's request", func() bool { return b.router.Replicas().Bookings() == 1 })
 
 	ends[0].Direct.mu.Lock()
 	token := ends[0].streams[0].token // a sent it to b alone
@@ -230,7 +230,7 @@ func TestOnlyDialledReplicasAreHeard(t *testing.T) {
 				testutil.ToFloat64(b.Refused())-refused)
 		}
 	}
-	if x := b.router.ReplicaBookings(); id(a) != before || id(b) != before || x != 1 || int(b.peerCount.Load()) != 1 {
+	if x := b.router.Replicas().Bookings(); id(a) != before || id(b) != before || x != 1 || int(b.peerCount.Load()) != 1 {
 		t.Errorf("secrets %x and %x, want %x; %d requests of others, want 1; %d replicas, want 1", id(a), id(b), before, x, b.peerCount.Load())
 	}
 	// A question about a token is answered to the name that was sent it, and to no other.

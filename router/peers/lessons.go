@@ -76,7 +76,7 @@ func (x *Exchange) sendLessons(ctx context.Context, line Line) {
 // takeLesson takes another replica's lesson. x.mu is held.
 func (x *Exchange) takeLesson(p *peer, key uint64, l *learned.Lesson, bytes int) {
 	what := lessonsTaken
-	if !p.lessons.spend(bytes, time.Now()) || !x.router.ApplyLearned(key, l) {
+	if !p.lessons.spend(bytes, time.Now()) || !x.router.Replicas().ApplyLearned(key, l) {
 		what = lessonsRefused
 	}
 	x.entries.WithLabelValues(what).Inc()

@@ -49,11 +49,11 @@ func TestLessonsTravel(t *testing.T) {
 	eventually(t, "they hear each other", known(2, a, b, foreign))
 	key := shared.Key().ID
 	teach := func(steps int) {
-		if l := lessonOf(steps); a.router.ApplyLearned(key, l) {
+		if l := lessonOf(steps); a.router.Replicas().ApplyLearned(key, l) {
 			a.ShareLearned(key, l)
 		}
 	}
-	knows := func(r *replica) []byte { return r.router.LearnedSnapshot(MostHeld) }
+	knows := func(r *replica) []byte { return r.router.Replicas().LearnedSnapshot(MostHeld) }
 	empty := 8 // the key
 	teach(3)
 	eventually(t, "it is told", func() bool { return bytes.Equal(knows(b), knows(a)) && len(knows(a)) > empty })
@@ -72,22 +72,23 @@ func TestLessonsTravel(t *testing.T) {
 	eventually(t, "it hears them", known(3, late))
 	eventually(t, "it knows their keys", func() bool { return len(late.sameSecret()) == 2 })
 	during := lessonOf(7)
-	n, err := late.router.TakeLearned(func() ([]byte, error) {
-		late.router.ApplyLearned(key, during)
+	n, err := late.router.Replicas().TakeLearned(func() ([]byte, error) {
+		late.router.Replicas().ApplyLearned(key, during)
 		return late.RequestLearned(t.Context())
 	})
-	a.router.ApplyLearned(key, during)
+	a.router.Replicas().ApplyLearned(key, during)
 	if err != nil || n == 0 || !bytes.Equal(knows(late), knows(a)) {
 		t.Errorf("a late replica got %d bytes, %v", n, err)
 	}
-	if n, err := late.router.TakeLearned(func() ([]byte, error) { t.Error("it asks again"); return nil, nil }); n != 0 || err != nil {
+	again := func() ([]byte, error) { t.Error("it asks again"); return nil, nil }
+	if n, err := late.router.Replicas().TakeLearned(again); n != 0 || err != nil {
 		t.Error(n, err)
 	}
 	other := h.join(t)
-	if n, err := other.router.TakeLearned(func() ([]byte, error) { return knows(foreign), nil }); n != 0 || err == nil {
+	if n, err := other.router.Replicas().TakeLearned(func() ([]byte, error) { return knows(foreign), nil }); n != 0 || err == nil {
 		t.Errorf("%d bytes of another secret were taken: %v", n, err)
 	}
-	if n, err := other.router.TakeLearned(func() ([]byte, error) { return append(knows(a), 9, 9, 9), nil }); n != 0 || err == nil {
+	if n, err := other.router.Replicas().TakeLearned(func() ([]byte, error) { return append(knows(a), 9, 9, 9), nil }); n != 0 || err == nil {
 		t.Errorf("%d bytes of a snapshot that is none were taken: %v", n, err)
 	}
 	if len(knows(other)) != empty {
@@ -123,14 +124,14 @@ func TestPathsTravel(t *testing.T) {
 	}
 	unread := b.lessons("unread")
 	long := &router.SharedBooking{Number: 1, Worker: "w1", Rank: -1, DecoderRank: -1, Path: make([]uint64, learned.MaxSteps)}
-	bookings := b.router.ReplicaBookings()
+	bookings := b.router.Replicas().Bookings()
 	b.Receive(appendShared(messageHead("HOSTILE1"), long))
-	if n := b.router.ReplicaBookings(); n != bookings+1 || b.lessons("unread") != unread {
+	if n := b.router.Replicas().Bookings(); n != bookings+1 || b.lessons("unread") != unread {
 		t.Errorf("the longest path: %d bookings more", n-bookings)
 	}
 	m := appendLocals(append(messageHead("HOSTILE2"), kindPath), make([]uint64, learned.MaxSteps+1))
 	b.Receive(appendShared(m, long))
-	if n := b.router.ReplicaBookings(); n != bookings+1 || b.lessons("unread") != unread+1 {
+	if n := b.router.Replicas().Bookings(); n != bookings+1 || b.lessons("unread") != unread+1 {
 		t.Errorf("a path that is too long: %d bookings more, %d unread", n-bookings-1, b.lessons("unread")-unread)
 	}
 }
@@ -183,7 +184,7 @@ func TestLessonsAreChecked(t *testing.T) {
 		r, l := h.join(t), lessonOf(3)
 		change(l)
 		r.Receive(appendLesson(append(messageHead("AAAAAAAA"), kindState, flagWhole, 0), h.secret.Key().ID, l))
-		if n := r.lessons("unread"); n != 1 || r.lessons(lessonsTaken) != 0 || len(r.router.LearnedSnapshot(MostHeld)) != 8 {
+		if n := r.lessons("unread"); n != 1 || r.lessons(lessonsTaken) != 0 || len(r.router.Replicas().LearnedSnapshot(MostHeld)) != 8 {
 			t.Errorf("%s: %d unread, %d taken", name, n, r.lessons(lessonsTaken))
 		}
 	}

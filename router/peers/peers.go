@@ -1,7 +1,7 @@
 // Package peers lets replicas share their decisions: bookings go to all others, and Envoy's reports on another replica's request
 // go to the replica that decided it.
 //
-//	router ─ Share ─▶ Exchange ── at once, then at most every 2 ms ─▶ Line ─▶ the others' Exchange ─▶ ApplyShared
+//	router ─ Share ─▶ Exchange ── at once, then at most every 2 ms ─▶ Line ─▶ the others' Exchange ─▶ Replicas.Apply
 //	access log ─ Forward ─▶ ┘     all that is open, every 500 ms ────▶                                       └▶ Reconcile, Observe
 //
 // Nothing blocks: an entry that does not fit is dropped and counted, and the next state corrects it, as it informs replicas that
@@ -153,7 +153,7 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		if x.router == nil {
 			return 0
 		}
-		return float64(x.router.ReplicaBookings())
+		return float64(x.router.Replicas().Bookings())
 	})
 	return x
 }
@@ -275,7 +275,7 @@ func (x *Exchange) send(line Line, state bool, first ...entry) {
 		one(<-x.out)
 	}
 	if state {
-		open, whole := x.router.OpenBookings(maxOpen)
+		open, whole := x.router.Replicas().Open(maxOpen)
 		if !whole {
 			open = nil
 		}
@@ -323,7 +323,7 @@ func (x *Exchange) expire(now time.Time) {
 func (x *Exchange) removePeer(name string, p *peer) {
 	delete(x.peers, name)
 	x.peerCount.Store(int32(len(x.peers)))
-	x.router.ReplicaLeft(name)
+	x.router.Replicas().Left(name)
 	for source := range p.streams {
 		x.report(router.Outcome{Phase: router.Lost, Source: source})
 	}
@@ -382,8 +382,8 @@ func (x *Exchange) handleEntries(name string, entries []byte) (held *heldRequest
 	p.lastHeard = time.Now()
 	count := x.entries.WithLabelValues("taken")
 	err = eachEntry(entries, &entryHandlers{
-		shared: func(s *router.SharedBooking) { count.Inc(); x.router.ApplyShared(name, s) },
-		state:  func(open []router.SharedBooking) { x.router.Reconcile(name, open) },
+		shared: func(s *router.SharedBooking) { count.Inc(); x.router.Replicas().Apply(name, s) },
+		state:  func(open []router.SharedBooking) { x.router.Replicas().Reconcile(name, open) },
 		lesson: func(key uint64, l *learned.Lesson, bytes int) { x.takeLesson(p, key, l, bytes) },
 		report: func(o router.Outcome) {
 			if o.Phase == router.Lost || InstanceOf(o.ID) == x.own {

@@ -102,7 +102,7 @@ func (h *hall) join(t *testing.T) *replica {
 	r.Exchange.Secret = Secret{Secret: h.secret, Fixed: true}
 	r.Held = func(_ context.Context, worker string, _ int) ([]byte, error) {
 		if worker == "" {
-			return r.router.LearnedSnapshot(MostHeld), nil
+			return r.router.Replicas().LearnedSnapshot(MostHeld), nil
 		}
 		return nil, nil
 	}
@@ -191,12 +191,12 @@ func TestNothingIsBookedAfterBye(t *testing.T) {
 	}
 	m := appendShared(messageHead("HOSTILE1"), given(1))
 	r.Receive(m)
-	if r.router.ReplicaBookings() != 1 || r.load() != 1 {
-		t.Fatalf("%d requests, load %d", r.router.ReplicaBookings(), r.load())
+	if r.router.Replicas().Bookings() != 1 || r.load() != 1 {
+		t.Fatalf("%d requests, load %d", r.router.Replicas().Bookings(), r.load())
 	}
 	r.Receive(appendShared(append(m, kindBye), given(2)))
 	eventually(t, "no request of the replica that left", func() bool {
-		return r.router.ReplicaBookings() == 0 && r.load() == 0 && r.peerCount.Load() == 0
+		return r.router.Replicas().Bookings() == 0 && r.load() == 0 && r.peerCount.Load() == 0
 	})
 }
 
@@ -208,8 +208,8 @@ func TestTwoAgree(t *testing.T) {
 	for i := range 20 {
 		first := a.decide(uint32(i), 800)
 		eventually(t, "it is told", func() bool { return b.load() == i+1 })
-		if c := b.router; c.ReplicaBookings() != i+1 {
-			t.Fatalf("%d of theirs, want %d", c.ReplicaBookings(), i+1)
+		if c := b.router; c.Replicas().Bookings() != i+1 {
+			t.Fatalf("%d of theirs, want %d", c.Replicas().Bookings(), i+1)
 		}
 		d := b.decide(uint32(i), 800)
 		if d.Targets[0] != first.Targets[0] || d.CachedTokens == 0 {
@@ -229,7 +229,7 @@ func TestAnswersAndTenantsTravel(t *testing.T) {
 		a.Share(&router.SharedBooking{Number: 5, Worker: "w1", Rank: -1, Tokens: 10, Answers: 4, Model: "m", Tenant: "much"})
 	}
 	a.Share(&router.SharedBooking{Number: 6, Worker: "w1", Rank: -1, Tokens: 10, Answers: 1 << 30})
-	eventually(t, "both are known", func() bool { return b.router.ReplicaBookings() == 2 && b.load() == 4+128 })
+	eventually(t, "both are known", func() bool { return b.router.Replicas().Bookings() == 2 && b.load() == 4+128 })
 	if own, tenants, all := b.ledger.InFlightOf("m", "much"); own != 4 || tenants != 1 || all != 4 {
 		t.Errorf("it has %d of %d, %d tenants; want 4 of 4, 1 tenant", own, all, tenants)
 	}
@@ -324,7 +324,7 @@ func TestLostRequestsStillCount(t *testing.T) {
 	}
 	a.stop()
 	<-a.done
-	eventually(t, "good-bye", func() bool { return known(0, b)() && b.router.ReplicaBookings() == 0 })
+	eventually(t, "good-bye", func() bool { return known(0, b)() && b.router.Replicas().Bookings() == 0 })
 	before, same, fewer, none := places(), report(4), report(1), report(0)
 	if before != 3 || same != 3 || fewer != 1 || none != 0 {
 		t.Errorf("%d count before a report, then %d of 4, %d of 1, %d of 0", before, same, fewer, none)

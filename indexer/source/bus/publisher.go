@@ -84,7 +84,7 @@ type PublisherStats struct {
 // only one is in flight at a time, since it must name the stream's number of the previous one. While NATS cannot be reached nothing is
 // published; then follows the difference, or a gap and a snapshot if that is too long. Options sets its options for the feed.
 type Publisher struct {
-	o                PublisherOptions
+	outbox
 	rankLine         *rankLine
 	sending          context.Context // until Leave
 	cancel           context.CancelFunc
@@ -99,30 +99,35 @@ type Publisher struct {
 	lastUncertain bool      // an attempt failed, so last may be outdated
 	unfinished    *outgoing // in flight when the sending ended
 
-	// mu is held from a batch's first event to its Done, so that nothing sees half a batch.
-	mu             sync.Mutex
+	// Under outbox.mu.
 	feed           *stream.Feed // set once it is connected to the engine
-	inBatch        bool
-	index          *indexer.Index // what the worker holds: about 27 bytes a block
-	slot           indexer.SlotID
-	form           block.Form // of all blocks: the feed ignores others
-	head                      // of the last message, except that seq is the next one's
 	up             bool
 	unproven       bool      // it continued from a snapshot, and the engine has not shown yet that nothing was missed
-	events         []byte    // waiting ones
-	waiting        bool      // there is something to publish, if only flags
-	dropped        bool      // events were dropped: until a snapshot is taken none are kept, and each message skips a number
-	fenced         bool      // a newer agent publishes
 	failing        bool      // the last attempt to publish failed
 	connections    int       // connections to the engine so far
 	processID      string    // the engine's process, as last reported
 	processAskedAt time.Time // when that was asked
-	changed        bool      // since the last snapshot
 	saving         bool
 	saved          time.Time // when the last one was tried; initially the start, or zero if there is none
 	streamCreated  int64     // when the stream was created
 	waitingRouters []*nats.Msg
-	stats          PublisherStats
+}
+
+// outbox is what the worker holds, and the events about it that wait to be published.
+type outbox struct {
+	o       PublisherOptions
+	mu      sync.Mutex     // held from a batch's first event to its Done, so that nothing sees half a batch
+	index   *indexer.Index // what the worker holds: about 27 bytes a block
+	slot    indexer.SlotID
+	form    block.Form // of all blocks: the feed ignores others
+	head               // of the last message, except that seq is the next one's
+	inBatch bool
+	events  []byte // waiting ones
+	waiting bool   // there is something to publish, if only flags
+	dropped bool   // events were dropped: until a snapshot is taken none are kept, and each message skips a number
+	fenced  bool   // a newer agent publishes
+	changed bool   // since the last snapshot
+	stats   PublisherStats
 }
 
 // NewPublisher takes over the worker's line in the stream, reads what an earlier agent held, and publishes until Leave. It waits
@@ -135,7 +140,7 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{o: o, rankLine: l, wake: make(retry.Bell, 1), index: indexer.New(indexer.Options{})}
+	p := &Publisher{outbox: outbox{o: o, index: indexer.New(indexer.Options{})}, rankLine: l, wake: make(retry.Bell, 1)}
 	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: o.CountCopies})
 	if err := p.begin(ctx); err != nil {
 		return nil, err
@@ -170,7 +175,7 @@ func (p *Publisher) Stats() PublisherStats {
 }
 
 // beginBatch takes mu at a batch's first event; Done releases it.
-func (p *Publisher) beginBatch() {
+func (p *outbox) beginBatch() {
 	if !p.inBatch {
 		p.mu.Lock()
 		p.inBatch = true
@@ -178,7 +183,7 @@ func (p *Publisher) beginBatch() {
 }
 
 // add appends an event to the waiting ones. The caller holds mu.
-func (p *Publisher) add(e *kvevent.Event) {
+func (p *outbox) add(e *kvevent.Event) {
 	p.changed = true
 	if p.fenced || p.dropped {
 		return
@@ -190,14 +195,14 @@ func (p *Publisher) add(e *kvevent.Event) {
 }
 
 // drop drops the waiting events: routers see the gap in the numbers and read a snapshot. The caller holds mu.
-func (p *Publisher) drop() {
+func (p *outbox) drop() {
 	p.events, p.dropped, p.waiting = nil, true, true
 	p.stats.Dropped++
 }
 
 // onEvent implements stream.Options.OnEvent: what routers need. Their feeds treat it like ours does: blocks wait for their parents and
 // doubt ends there as here. So only what the engine sent is published, and where something is missing.
-func (p *Publisher) onEvent(e *kvevent.Event) {
+func (p *outbox) onEvent(e *kvevent.Event) {
 	p.beginBatch()
 	if e.Kind == kvevent.Cleared {
 		p.events = p.events[:0]
@@ -208,13 +213,13 @@ func (p *Publisher) onEvent(e *kvevent.Event) {
 	p.add(e)
 }
 
-func (p *Publisher) setForm(e *kvevent.Event) {
+func (p *outbox) setForm(e *kvevent.Event) {
 	p.form = block.Form{Size: e.BlockSize, Lookahead: e.Lookahead}
 	p.index.SetForm(p.slot, p.form)
 }
 
 // Store implements stream.Sink.
-func (p *Publisher) Store(e *kvevent.Event) error {
+func (p *outbox) Store(e *kvevent.Event) error {
 	p.beginBatch()
 	return p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)
 }
@@ -227,7 +232,7 @@ func (p *Publisher) Copy(tier kvevent.Tier, engineHashes []uint64) (unknown int)
 }
 
 // Remove implements stream.Sink.
-func (p *Publisher) Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int) {
+func (p *outbox) Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int) {
 	p.beginBatch()
 	unknown, _ = p.index.Remove(p.slot, tier, engineHashes)
 	p.changed = true
@@ -235,13 +240,13 @@ func (p *Publisher) Remove(tier kvevent.Tier, engineHashes []uint64) (unknown in
 }
 
 // Clear implements stream.Sink.
-func (p *Publisher) Clear() {
+func (p *outbox) Clear() {
 	p.beginBatch()
 	_ = p.index.Clear(p.slot)
 }
 
 // Held implements stream.Sink.
-func (p *Publisher) Held() (*indexer.Index, indexer.SlotID) {
+func (p *outbox) Held() (*indexer.Index, indexer.SlotID) {
 	p.beginBatch()
 	p.changed = true
 	return p.index, p.slot
@@ -310,7 +315,7 @@ func (p *Publisher) checkProcess(f *stream.Feed, links int) {
 }
 
 // setFlag sets or clears a flag of the worker's state. The caller holds mu.
-func (p *Publisher) setFlag(flag byte, set bool) {
+func (p *outbox) setFlag(flag byte, set bool) {
 	if was := p.flags&flag != 0; was != set {
 		p.flags ^= flag
 		p.waiting = true
