@@ -129,7 +129,7 @@ func (p *plan) prepare(ctx context.Context) {
 
 // prepareBody prepares a request that has a body.
 func (p *plan) prepareBody(ctx context.Context) {
-	r, in := &p.mem.reading, readInput{serving: p.serving, lanes: p.lanes, opt: &p.opt, listed: p.opt.Fleet.ModelOf}
+	r, in := &p.mem.reading, readInput{serving: p.serving, lanes: p.lanes, opt: &p.opt, listed: p.listed}
 	unread, refusal := r.open(&in, p.req)
 	p.out.BodyBytes = r.bytes
 	if refusal != nil {

@@ -125,6 +125,7 @@ type state struct {
 	answers      *lru.Cache[string, string] // worker by id of an answer, see followAnswer
 	beginSeed    maphash.Seed               // for Decision.Begins
 	lanes        *lanes
+	listed       func(adapter string) (model, name string) // readInput.listed, made once
 }
 
 // New returns a router. Names of models must be distinct (the configuration checks it).
@@ -146,7 +147,7 @@ func New(opt Options) *Router {
 	opt.Log = repeat.Once(opt.Log, time.Minute)
 	known := memory{predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom), fronts: newFronts()}
 	r := &Router{state: state{opt: opt, memory: known, encodeQueues: choose.NewEncodeQueues(opt.NoRoom), adapters: choose.NewAdapters(),
-		beginSeed: maphash.MakeSeed(), lanes: newLanes()},
+		beginSeed: maphash.MakeSeed(), lanes: newLanes(), listed: opt.Fleet.ModelOf},
 		recent: newRecent(), waiters: newWaiters(meter.At(opt.Metrics)), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)
 	r.replicas = &Replicas{state: &r.state}

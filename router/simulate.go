@@ -37,7 +37,7 @@ func (r *Router) place(id, model string, rd engineReading, path *learned.Path) D
 // preparePrompt does what prepare does, for a prompt that has been read.
 func (p *plan) preparePrompt(rd engineReading) {
 	r := &p.mem.reading
-	if why := r.nameModel(&readInput{serving: p.serving, listed: p.opt.Fleet.ModelOf}, ""); why != "" {
+	if why := r.nameModel(&readInput{serving: p.serving, listed: p.listed}, ""); why != "" {
 		p.out.Why, p.out.Asked = why, r.asked
 		return
 	}
