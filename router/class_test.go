@@ -231,14 +231,14 @@ func TestEditsAreForAllTargets(t *testing.T) {
 	}
 }
 
-// TestClassesShareHashes checks that two releases that read a request alike share its hashes, and that one with other blocks or
-// less knowledge of it does not.
+// TestClassesShareHashes checks that two releases that read a request alike share its hashes, and that one with other names of images
+// or other blocks does not.
 func TestClassesShareHashes(t *testing.T) {
 	w := newClassWorld(t, map[string]func(*engine.Server){
 		"wide": wide,
 		"like": func(s *engine.Server) { s.EngineVersion = "0.31.0" },
 		"name": func(s *engine.Server) { s.EngineVersion = "0.30.0" }, // names images differently
-		"old":  func(s *engine.Server) { s.EngineVersion = "0.16.0" }, // its events do not name images
+		"big":  func(s *engine.Server) { s.BlockSize = 64 },
 	})
 	m := newServedModel(&w.model)
 	var o overlap
