@@ -110,7 +110,7 @@ func TestLearnsFromAnOldRelease(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) {
 		o.Config = func(keys map[string]any) {
 			keys["models"].([]any)[0].(map[string]any)["engine_version"] = "0.22.1"
-			keys["probe"] = false
+			keys["fixed"] = unprobed()
 		}
 		o.Front = func(o *envoy.Options) { o.TokenUsage = true }
 	})
@@ -209,7 +209,7 @@ func TestLearnsWithoutSessions(t *testing.T) {
 					if engine == sim.TRTLLM {
 						model["engine_version"] = "1.3.0"
 					}
-					keys["models"], keys["probe"] = []any{model}, false
+					keys["models"], keys["fixed"] = []any{model}, unprobed()
 				}
 				o.Front = func(o *envoy.Options) { o.TokenUsage = false }
 			})

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,6 +65,8 @@ type Result struct {
 	Fix      string   `json:"fix,omitempty"`
 	Note     string   `json:"note,omitempty"` // what is intended, and still good to know
 	Link     string   `json:"link,omitempty"` // a section of docs/doctor.md, for a warning or an error
+
+	early bool // it was not checked only because there were no requests yet
 }
 
 // categories maps the first two digits of a code to the category's name.
@@ -90,6 +93,7 @@ func Examine(ctx context.Context, o Options) []Result {
 // verdict returns the result of a check: the worst finding's, with its fix.
 func verdict(c *findings.Check) Result {
 	r := Result{Code: c.Code, Category: categories[c.Code[2:4]], Title: c.Title, Verdict: Unchecked}
+	r.early = len(c.Lacks) > 0 && !slices.ContainsFunc(c.Lacks, func(why string) bool { return why != findings.NoTraffic })
 	if c.Checked {
 		r.Verdict = OK
 	}
@@ -119,7 +123,7 @@ func verdict(c *findings.Check) Result {
 }
 
 // Status returns the process's exit status: 0 all is well, 1 an error, 2 a warning and no error, 3 neither, and something was
-// not checked, unless only files were to be (pre).
+// not checked, unless only files were to be (pre) or it takes requests and there were none yet.
 func Status(list []Result, pre bool) (status int) {
 	for _, r := range list {
 		switch {
@@ -127,7 +131,7 @@ func Status(list []Result, pre bool) (status int) {
 			return 1
 		case r.Verdict == Warning:
 			status = 2
-		case r.Verdict == Unchecked && status == 0 && !pre:
+		case r.Verdict == Unchecked && status == 0 && !pre && !r.early:
 			status = 3
 		}
 	}

@@ -283,7 +283,7 @@ func (s *collected) askSightline(ctx context.Context) {
 		s.facts.BlockSizes[s.rows[i].Name] = s.rows[i].BlockSize
 	}
 	if len(s.facts.Last) == 0 {
-		s.Missing[findings.FromTraffic] = "the running Sightline has decided nothing yet"
+		s.Missing[findings.FromTraffic] = findings.NoTraffic
 	}
 }
 

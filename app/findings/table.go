@@ -20,6 +20,9 @@ const (
 	sources
 )
 
+// NoTraffic is why FromTraffic says nothing shortly after a start.
+const NoTraffic = "the running Sightline has decided nothing yet"
+
 // codes are all codes, in their order, with what holds if there is no finding, and the sources that can tell.
 var codes = []struct {
 	code, title string
@@ -109,7 +112,7 @@ type Check struct {
 }
 
 // Checks evaluates the table on everything that the doctor knows: its own facts and what a running Sightline has told it. A finding of
-// the same worker under the same code counts once, as the doctor sees it.
+// the same worker under the same code counts once, as the doctor sees it, unless requests showed it, of which the doctor knows nothing.
 func (f *Facts) Checks(told []Finding) (out []Check) {
 	var l list
 	own := f.evaluate(&l)
@@ -119,7 +122,7 @@ func (f *Facts) Checks(told []Finding) (out []Check) {
 		of := func(p Finding) bool { return p.Code != c.code }
 		one.Findings = slices.DeleteFunc(slices.Clone(own), of)
 		for _, p := range told {
-			if !of(p) && (p.From != "probe" || f.Seen.Missing[FromWorkers] != "") && p.without(one.Findings) {
+			if !of(p) && (p.From != "probe" || f.Seen.Missing[FromWorkers] != "") && (p.From == "requests" || p.without(one.Findings)) {
 				p.told = true
 				one.Findings = append(one.Findings, p)
 			}

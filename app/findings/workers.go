@@ -111,6 +111,9 @@ func (f *Facts) ofWorkers(l *list) {
 			if fix := w.Health.Fault.Fix(); fix != "" {
 				p.kind, p.Fix = "out "+string(w.Health.Fault), fix
 			}
+			if w.Health.Fault == "" {
+				p.From, p.kind = "requests", "failed requests"
+			}
 			l.add(p, w.Name, w.Health.Why)
 			continue // its events fail for the same reason
 		}
