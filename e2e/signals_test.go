@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -34,10 +35,16 @@ func TestSignalsInPrometheus(t *testing.T) {
 	// Faults that some expressions are about: the third worker reads a token of each prompt otherwise than configured.
 	l := startLab(t, func(o *lab.Options) {
 		o.Sim = func(i int, c *sim.Config) {
+			read := c.Prompt
 			if i != 2 {
+				c.Prompt = func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+					if bytes.Contains(body, []byte("a request that workers refuse")) {
+						return nil, errors.New("refused")
+					}
+					return read(ctx, path, body)
+				}
 				return
 			}
-			read := c.Prompt
 			c.Prompt = func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
 				list, err := read(ctx, path, body)
 				for i := range list {
@@ -48,6 +55,9 @@ func TestSignalsInPrometheus(t *testing.T) {
 			}
 		}
 	})
+	for range 6 {
+		ask(t, l, "a request that workers refuse")
+	}
 	at, dir := freeAddr(t), t.TempDir()
 	rules := filepath.Join(dir, "rules.yml")
 	text, err := os.ReadFile("../examples/prometheus/rules.yml")
