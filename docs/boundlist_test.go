@@ -48,7 +48,7 @@ var bounds = []bound{
 		"prompt/tokenizer TestCache: NewCache(, small.size", "prompt.expander.cache prompt/tokenizer.Cache.entries"},
 	{"a tokenizer's buffers", "{prompt/tokenizer.maxKept B} each, twice the cores", "freed", "– they are made again",
 		"prompt/tokenizer TestScratchIsBounded: maxKept", ""},
-	{"index", "`index.max_bytes`", "least useful blocks evicted, first of a worker with more than half",
+	{"index", "`index.max_bytes`", "least useful blocks evicted, first of a worker with more than half, which leaves a sixteenth to others",
 		"index_lost_blocks_total evicted", "indexer TestBudget: MaxBytes, Evicted",
 		"indexer.memory.pages indexer.memory.ready indexer.memory.scratch indexer.memory.segments indexer.memory.slabs " +
 			"indexer.slot.copies indexer.pages.free indexer.pages.sure"},

@@ -169,14 +169,12 @@ func fakeVLLM(t *testing.T, model string, ranks int, next func(rank, i int) []by
 }
 
 // TestFloodedRanks: a worker says that it has 24 ranks and floods each of them, for half a minute in a long run. The process grows by no
-// more than docs/bounds.md lets one worker have, and no event of the worker beside it is lost. The flood has 150 MB a second at most:
-// beyond 500 MB, blocks of the other worker were lost too.
+// more than docs/bounds.md lets one worker have, and no event of the worker beside it is lost.
 func TestFloodedRanks(t *testing.T) {
 	const (
 		ranks     = 24
 		indexMiB  = 64
-		ofAWorker = 704       // MiB: stream.NewBudget
-		most      = 150 << 20 // bytes a second
+		ofAWorker = 704 // MiB: stream.NewBudget
 	)
 	long := 8 * time.Second
 	if d, err := time.ParseDuration(os.Getenv("SIGHTLINE_FLOOD")); err == nil {
@@ -190,16 +188,12 @@ func TestFloodedRanks(t *testing.T) {
 		t.Run(only, func(t *testing.T) {
 			var flooding atomic.Bool
 			var sent, told atomic.Int64
-			var began time.Time
 			liar := fakeVLLM(t, "m", ranks, func(rank, i int) []byte {
 				for !flooding.Load() {
 					time.Sleep(10 * time.Millisecond)
 					if t.Context().Err() != nil {
 						return nil
 					}
-				}
-				for sent.Load() > int64(most*time.Since(began).Seconds()) && t.Context().Err() == nil {
-					time.Sleep(time.Millisecond)
 				}
 				f := floods[rank%len(floods)]
 				for _, g := range floods {
@@ -248,11 +242,10 @@ func TestFloodedRanks(t *testing.T) {
 				return blocks, batches, live
 			}
 			eventually(t, "the ranks are followed", func() bool { _, _, live := state(); return live == ranks+1 })
-			before, top := held(p.cmd.Process.Pid, "VmRSS"), 0.0
-			began = time.Now()
+			before, most := held(p.cmd.Process.Pid, "VmRSS"), 0.0
 			flooding.Store(true)
 			for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-				top = max(top, held(p.cmd.Process.Pid, "VmRSS"))
+				most = max(most, held(p.cmd.Process.Pid, "VmRSS"))
 			}
 			flooding.Store(false)
 			close(done)
@@ -261,7 +254,7 @@ func TestFloodedRanks(t *testing.T) {
 				blocks, batches, _ = state()
 				return batches >= told.Load()
 			})
-			grown := top - before
+			grown := most - before
 			t.Logf("%.0f MiB at first, %.0f more; %d MB sent, %d honest messages", before, grown, sent.Load()>>20, told.Load())
 			if grown > ofAWorker+indexMiB {
 				t.Errorf("%.0f MiB more, want %d and the index's %d at most", grown, ofAWorker, indexMiB)

@@ -11,8 +11,8 @@ import (
 // leaves first. Time is counted in stored blocks: an epoch is a sixteenth of what the index can hold. A node has the epoch of its
 // last lookup or store (a lookup writes it only if it has changed). Like a clock's hand, a sweep goes over the slots' tables and
 // evicts, slot by slot, the nodes without children that were idle for idleEpochs: sixteen at first, fewer after each round that
-// found nothing. While one of several owners holds more than half of all blocks, only its own are evicted: a worker that reports without
-// end pushes nobody else out.
+// found nothing. While one of several owners holds more than half of all blocks, only its own are evicted, and it
+// leaves the last 1/16 of the memory to the others: a worker that reports without end pushes nobody out and keeps nobody out.
 //
 // A store that leaves the index above 7/8 of its limit evicts twice as many blocks as it brought. If memory runs out
 // nevertheless, the blocks that do not fit are dropped. Both make the slot partial. Bad at: a long node of which only the
@@ -29,7 +29,6 @@ type budget struct {
 	idleEpochs  int        // nodes idle for that long are evicted; below 0: any node, even with children
 	evictedSome bool       // in the current round over all slots
 	steps       int
-	only        fair.Client // whose slots are swept; 0: everybody's
 }
 
 const (
@@ -67,29 +66,34 @@ func (x *Index) keepBudget(n int, noRoom bool) {
 // ownersEvery is the number of sweeps after which the owners are compared again.
 const ownersEvery = 256
 
-// largest returns the owner that holds more than half of all blocks, if it is not the only one; 0: none.
+// largest returns the owner that holds more than half of all blocks, if there are slots of others; 0: none.
 func largest(slots []*slot) (owner fair.Client) {
 	lead, held, all := int64(0), int64(0), int64(0) // of the candidate in a vote of majority, then of the candidate and of all
+	others := false
 	for _, s := range slots {
 		if s == nil {
 			continue
 		}
 		n := s.heldBlocks.Load()
 		switch all += n; {
-		case s.owner == owner:
+		case s.table.payer == owner:
 			lead += n
 		case n > lead:
-			owner, lead = s.owner, n-lead
+			owner, lead = s.table.payer, n-lead
 		default:
 			lead -= n
 		}
 	}
 	for _, s := range slots {
-		if s != nil && s.owner == owner {
+		switch {
+		case s == nil:
+		case s.table.payer == owner:
 			held += s.heldBlocks.Load()
+		default:
+			others = true
 		}
 	}
-	if 2*held <= all || held >= all {
+	if 2*held <= all || !others {
 		return 0
 	}
 	return owner
@@ -100,7 +104,7 @@ func (x *Index) sweep() (dropped int) {
 	b := &x.budget
 	list := *x.slots.Load()
 	if b.steps%ownersEvery == 0 {
-		b.only = largest(list)
+		x.mem.greedy.Store(uint64(largest(list)))
 	}
 	b.steps++
 	if b.slot >= len(list) {
@@ -115,7 +119,8 @@ func (x *Index) sweep() (dropped int) {
 		}
 		b.evictedSome = false
 	}
-	for b.slot < len(list) && b.only != 0 && (list[b.slot] == nil || list[b.slot].owner != b.only) {
+	only := fair.Client(x.mem.greedy.Load())
+	for b.slot < len(list) && only != 0 && (list[b.slot] == nil || list[b.slot].table.payer != only) {
 		b.slot, b.position = b.slot+1, 0
 	}
 	if b.slot >= len(list) {

@@ -2,6 +2,9 @@ package indexer
 
 import (
 	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -107,6 +110,57 @@ func TestOneOwnerPushesOutNobody(t *testing.T) {
 	}
 	if got := x.HeldBlocks(honest); got != 9600 || x.Partial(honest) || x.Stats().Evicted == 0 {
 		t.Errorf("%d blocks are left, partial %t, %d evicted; want all 9600", got, x.Partial(honest), x.Stats().Evicted)
+	}
+}
+
+// TestFloodLeavesRoom: a worker whose ranks all report without end, also blocks that take room beside the index, keeps no block of another
+// worker out, one that begins when the index is full.
+func TestFloodLeavesRoom(t *testing.T) {
+	x := New(Options{MaxBytes: 16 << 20})
+	honest, done := x.Join(SlotOptions{Owner: 1}), make(chan struct{})
+	var stored atomic.Int64
+	var floods sync.WaitGroup
+	for rank := range 24 {
+		id := x.Join(SlotOptions{Owner: 2, CountCopies: rank%2 == 0})
+		floods.Go(func() {
+			long := make([]uint64, 4000)
+			for p := uint64(0); ; p++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				for i := range long {
+					long[i] = pathOf(uint64(rank)<<32|p, uint64(i))
+				}
+				for range 1 + rank%2 {
+					if err := x.Store(id, GPU, 0, false, long, long); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				stored.Add(int64(len(long)))
+			}
+		})
+	}
+	chain, parent := make([]uint64, 4), uint64(0)
+	for n := range uint64(200) {
+		for stored.Load() < 1_000_000+5_000*int64(n) { // the index holds some 600,000
+			runtime.Gosched()
+		}
+		for i := range chain {
+			chain[i] = pathOf(1<<60, n*4+uint64(i))
+		}
+		if err := x.Store(honest, GPU, parent, n > 0, chain, chain); err != nil {
+			t.Fatal(err)
+		}
+		parent = chain[3]
+	}
+	close(done)
+	floods.Wait()
+	if got := x.HeldBlocks(honest); got != 800 || x.Partial(honest) || x.Stats().Evicted == 0 {
+		t.Errorf("got %d blocks, partial %t, after %d evicted and %d not taken; want all 800", got, x.Partial(honest), x.Stats().Evicted,
+			x.Stats().Dropped)
 	}
 }
 

@@ -469,7 +469,7 @@ func (s *slot) syncHash(h uint64) {
 func (s *slot) syncRef(ref uint32) {
 	id := s.x.mem.page(ref / pageBlocks).node
 	sh := s.x.shardOfNode(id)
-	sh.lock.Lock()
+	sh.lockFor(s.table.payer)
 	s.syncEntry(sh, sh.node(id), ref/pageBlocks, int(ref%pageBlocks), true)
 	sh.lock.Unlock()
 }

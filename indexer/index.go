@@ -136,8 +136,8 @@ func (x *Index) Join(o SlotOptions) SlotID {
 	if !ok {
 		id = SlotID(len(old))
 	}
-	s := &slot{pages: pages{x: x, id: id}, countCopies: o.CountCopies, owner: cmp.Or(o.Owner, fair.Client(id+1))}
-	s.table.mem = x.mem
+	s := &slot{pages: pages{x: x, id: id}, countCopies: o.CountCopies}
+	s.table.mem, s.table.payer = x.mem, cmp.Or(o.Owner, fair.Client(id+1))
 	s.keysOf = s.keysOfRefs
 	list := make([]*slot, max(len(old), int(id)+1))
 	copy(list, old)

@@ -33,10 +33,11 @@ type memory struct {
 	space
 
 	mu       sync.Mutex
-	count    atomic.Int32 // chunks in use; written under mu
-	limit    int          // chunks allowed
-	slabs    []uint32     // slabs free for any purpose
-	pages    []uint32     // pages free for any slot
+	count    atomic.Int32  // chunks in use; written under mu
+	limit    int           // chunks allowed
+	greedy   atomic.Uint64 // the fair.Client that holds more than half of all blocks, and leaves the last slabs to others; 0: nobody
+	slabs    []uint32      // slabs free for any purpose
+	pages    []uint32      // pages free for any slot
 	segments []*segment
 
 	scratch sync.Pool // *scratch, for table splits
@@ -69,15 +70,34 @@ func newMemory(maxBytes int64) *memory {
 // segment.
 const minChunks = 8
 
-// slab returns a free slab's number, never 0; false if the limit is reached. Its content is not cleared.
-func (m *memory) slab() (uint32, bool) {
+// slab returns a free slab's number, never 0, for what an owner of slots stores; false if the limit is reached. Its content is not cleared.
+func (m *memory) slab(payer fair.Client) (uint32, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.slabLocked()
+	return m.slabLocked(payer)
 }
 
-func (m *memory) slabLocked() (uint32, bool) {
-	if len(m.slabs) == 0 && !m.grow() {
+// keptSlabs is the part of all slabs that the greedy owner leaves to others: 1/16. It evicts only its own blocks, whose memory mostly
+// serves what it stores next.
+const keptSlabs = 16
+
+// leaves reports whether the greedy owner leaves enough if it takes some bytes beside the chunks, or a slab. The caller holds mu.
+func (m *memory) leaves(payer fair.Client, beside int64) bool {
+	if payer == 0 || uint64(payer) != m.greedy.Load() {
+		return true
+	}
+	free := len(m.slabs) + (m.limit-int(m.count.Load()))*chunkSlabs - int((m.beside.Load()+beside)/(slabWords*8))
+	return free > m.limit*chunkSlabs/keptSlabs
+}
+
+func (m *memory) leavesBeside(payer fair.Client, n int64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.leaves(payer, n)
+}
+
+func (m *memory) slabLocked(payer fair.Client) (uint32, bool) {
+	if !m.leaves(payer, 0) || len(m.slabs) == 0 && !m.grow() {
 		return 0, false
 	}
 	return pop(&m.slabs)
@@ -134,10 +154,10 @@ func (m *space) runFrom(unit uint32) []uint64 {
 }
 
 // segment returns a cleared table segment, nil if the limit is reached.
-func (m *memory) segment() *segment {
+func (m *memory) segment(payer fair.Client) *segment {
 	m.mu.Lock()
 	if len(m.segments) == 0 {
-		s, ok := m.slabLocked()
+		s, ok := m.slabLocked(payer)
 		if !ok {
 			m.mu.Unlock()
 			return nil
@@ -160,11 +180,11 @@ func (m *memory) freeSegment(s *segment) {
 }
 
 // takePages moves up to n free pages to a slot's own stock.
-func (m *memory) takePages(own []uint32, n int) []uint32 {
+func (m *memory) takePages(own []uint32, n int, payer fair.Client) []uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.pages) < n {
-		if s, ok := m.slabLocked(); ok {
+		if s, ok := m.slabLocked(payer); ok {
 			for i := pagesPerSlab - 1; i >= 0; i-- {
 				m.pages = append(m.pages, s<<pageBits|uint32(i))
 			}

@@ -1,6 +1,10 @@
 package indexer
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/sightline-router/sightline/internal/fair"
+)
 
 // runs allocates contiguous runs of 64-byte units for the nodes of one shard: for a node's record with its local hashes, and for
 // a list of residencies that does not fit into the record. A run is contiguous because a lookup compares it in one go.
@@ -13,6 +17,7 @@ import "math/bits"
 // previous (high half) free run of its size, word 1 is its size.
 type runs struct {
 	mem        *memory
+	payer      fair.Client            // whose store takes memory, under the shard's lock
 	freeBySize [slabUnits]uint32      // free runs by size in units; 0 = none
 	nonEmpty   [slabUnits / 64]uint64 // bitmap of the sizes with free runs
 	next       uint32                 // first unused unit of the newest slab
@@ -38,7 +43,7 @@ func (r *runs) alloc(n int) uint32 {
 		if at != 0 {
 			break
 		}
-		slab, ok := r.mem.slab()
+		slab, ok := r.mem.slab(r.payer)
 		if !ok {
 			return 0
 		}

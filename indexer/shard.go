@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // shard holds a part of the nodes, selected by a hash of the node's position (parent and offset) and its first block. So a
@@ -33,6 +35,12 @@ type shard struct {
 	freeNumbers []uint32                  // freed numbers
 	numbersUsed uint32                    // numbers ever used, including 0
 	epoch       *atomic.Uint32
+}
+
+// lockFor locks the shard for a store of an owner's slot, which takes memory.
+func (sh *shard) lockFor(payer fair.Client) {
+	sh.lock.Lock()
+	sh.runs.payer, sh.children.payer = payer, payer
 }
 
 // runOf returns the run of a node; it changes when the node grows.
@@ -203,7 +211,7 @@ func (sh *shard) takeNumber() uint32 {
 		return root
 	}
 	if int(sh.numbersUsed) >= len(sh.nodeRuns)*numbersPerSlab {
-		slab, ok := sh.mem.slab()
+		slab, ok := sh.mem.slab(sh.runs.payer)
 		if !ok {
 			return root
 		}

@@ -4,8 +4,6 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
-
-	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // slot is the private state of one slot: its table from engine hash to page entry, its stock of free pages, and scratch space for
@@ -31,7 +29,6 @@ type slot struct {
 
 	copies map[copyKey]uint8 // number of copies beyond the first, if countCopies
 
-	owner  fair.Client
 	beside int64 // bytes reserved
 	spare  int64 // bytes taken of memory.room for what is reserved next
 
@@ -83,7 +80,7 @@ const reserveStep = 4 << 10
 func (s *slot) reserve(n int64) bool {
 	mem := s.x.mem
 	take := func(n int64) bool {
-		if mem.room != nil && !mem.room.TryTake(s.owner, n) {
+		if mem.room != nil && (!mem.leavesBeside(s.table.payer, n) || !mem.room.TryTake(s.table.payer, n)) {
 			return false
 		}
 		mem.beside.Add(n)
@@ -101,7 +98,7 @@ func (s *slot) reserve(n int64) bool {
 	}
 	if more := s.spare - keep; n < 0 && more > keep {
 		if mem.room != nil {
-			mem.room.Give(s.owner, more)
+			mem.room.Give(s.table.payer, more)
 		}
 		mem.beside.Add(-more)
 		s.spare = keep
@@ -189,7 +186,7 @@ func (s *pages) takePage() uint32 {
 // stock fills the slot's stock up to at least n pages, so that none must be fetched under a shard's lock.
 func (s *pages) stock(n int) {
 	if len(s.free) < n {
-		s.free = s.x.mem.takePages(s.free, n+pageStock)
+		s.free = s.x.mem.takePages(s.free, n+pageStock, s.table.payer)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"unsafe"
+
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // table is a hash table of 32-bit references that does not store keys. A slot's table maps engine hash → page entry, a shard's
@@ -20,7 +22,8 @@ import (
 // references.
 type table struct {
 	mem   *memory
-	dir   []*segment // 1 << depth pointers; a segment of depth d occurs 1 << (depth-d) times
+	payer fair.Client // whose store takes memory
+	dir   []*segment  // 1 << depth pointers; a segment of depth d occurs 1 << (depth-d) times
 	depth uint8
 }
 
@@ -104,7 +107,7 @@ func (t *table) lineOf(h uint64) unsafe.Pointer {
 // computes the hashes of many references at once, so that its cache misses overlap.
 func (t *table) insert(h uint64, ref uint32, keysOf func(refs []uint32, keys []uint64)) bool {
 	if t.dir == nil {
-		seg := t.mem.segment()
+		seg := t.mem.segment(t.payer)
 		if seg == nil {
 			return false
 		}
@@ -213,7 +216,7 @@ type scratch struct {
 
 // split divides the segment of h in two, and doubles the directory if necessary; it returns false if there is no memory left.
 func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool {
-	seg, fresh := t.segmentOf(h), t.mem.segment()
+	seg, fresh := t.segmentOf(h), t.mem.segment(t.payer)
 	if fresh == nil {
 		return false
 	}

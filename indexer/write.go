@@ -44,7 +44,7 @@ func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
 func (w *writer) extendChain(id uint32, off int, near uint32, engineHashes, locals []uint64, done int) (want, got int) {
 	sh := w.x.shardOfNode(id)
 	w.shard = sh
-	sh.lock.Lock()
+	sh.lockFor(w.table.payer)
 	nd, rest, parent := sh.node(id), locals[done:], uint32(root)
 	end := nd.length()
 	if off < end {
@@ -73,7 +73,7 @@ func (w *writer) branch(node uint32, off int, engineHashes, locals []uint64, don
 	key := childKey(node, off, rest[0], w.x.seed)
 	sh := w.x.shardOfKey(key)
 	w.shard = sh
-	sh.lock.Lock()
+	sh.lockFor(w.table.payer)
 	run := sh.child(key, node, off, rest)
 	parent, freed := node, uint32(root) // parent counts a child too many
 	if run != 0 {
