@@ -1,12 +1,6 @@
 package serve
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/lab/certs"
 )
 
 const goodModel = "  engine_version: 0.32.0\n"
@@ -41,25 +36,9 @@ func checkDir(t *testing.T) string {
 	if err := os.Symlink(model, filepath.Join(dir, "model")); err != nil {
 		t.Fatal(err)
 	}
-	pair := func(name string) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		of := x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-		cert, err := x509.CreateCertificate(rand.Reader, &of, &of, &key.PublicKey, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		der, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(dir, name+".pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
-		write(t, filepath.Join(dir, name+".key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	}
-	pair("ours")
-	pair("other")
+	ca := certs.NewCA(t, dir, "authority")
+	ca.Sign(t, "ours", time.Hour)
+	ca.Sign(t, "other", time.Hour)
 	write(t, filepath.Join(dir, "text"), []byte("no PEM"))
 	write(t, filepath.Join(dir, "api-key"), []byte("of-the-workers\n"))
 	write(t, filepath.Join(dir, "empty"), nil)
@@ -113,9 +92,9 @@ func TestCheckGood(t *testing.T) {
 			"}}\n    {% endfor %}\n"),
 		"a template's file":          own("  chat_template: t.jinja\n"),
 		"a template's file, by path": own("  chat_template: DIR/t.jinja\n"),
-		"TLS":                        goodConfig + "tls: {cert: DIR/ours.pem, key: DIR/ours.key, client_ca: DIR/other.pem}\n",
+		"TLS":                        goodConfig + "tls: {cert: DIR/ours.pem, key: DIR/ours-key.pem, client_ca: DIR/other.pem}\n",
 		"access": goodConfig +
-			"admin_tls: {cert: DIR/ours.pem, key: DIR/ours.key}\nworker_access: {ca: DIR/other.pem, api_key_file: DIR/api-key}\n",
+			"admin_tls: {cert: DIR/ours.pem, key: DIR/ours-key.pem}\nworker_access: {ca: DIR/other.pem, api_key_file: DIR/api-key}\n",
 		"relay": goodConfig +
 			"media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://127.0.0.1:9904\", key_file: DIR/secret}}\n",
 		"NATS":                       goodConfig + "nats: {listen: \"127.0.0.1:4222\", dir: DIR/streams}\n",
@@ -149,7 +128,7 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "log_level: loud", "log_level: "},
 		// Files that never end.
 		{"", "index: {key_file: /dev/random}", "index.key_file: /dev/random is a device, a pipe or a socket (want a file)"},
-		{"", "tls: {cert: DIR/pipe, key: DIR/ours.key}", "tls: DIR/pipe is a device, a pipe or a socket"},
+		{"", "tls: {cert: DIR/pipe, key: DIR/ours-key.pem}", "tls: DIR/pipe is a device, a pipe or a socket"},
 		{"", "worker_access: {api_key_file: /dev/zero}", "worker_access: /dev/zero is a device, a pipe or a socket"},
 		{"", "nats: {url: \"nats://10.0.0.4:4222\", nkey: DIR/pipe}", "nats.nkey: DIR/pipe is a device, a pipe or a socket"},
 		{"", "nats: {url: \"nats://10.0.0.4:4222\", tls_ca: /dev/zero}", "nats.tls_ca: /dev/zero is a device, a pipe or a socket"},
@@ -157,11 +136,11 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "body_limit: 3GiB", "body_limit: 3GiB is out of range"},
 		{"", "envoy: {message_timeout: 10ms}", "envoy.message_timeout: 10ms is out of range"},
 		{"", "max_in_flight: -1", "max_in_flight: -1"},
-		{"", "tls: {cert: DIR/gone.pem, key: DIR/ours.key}", "tls: open DIR/gone.pem"},
+		{"", "tls: {cert: DIR/gone.pem, key: DIR/ours-key.pem}", "tls: open DIR/gone.pem"},
 		{"", "tls: {cert: DIR/ours.pem, key: DIR/gone.key}", "DIR/gone.key"},
-		{"", "tls: {cert: DIR/ours.pem, key: DIR/other.key}", "tls: cert and key: "},
-		{"", "tls: {cert: DIR/ours.pem, key: DIR/ours.key, client_ca: DIR/gone.pem}", "tls: open DIR/gone.pem"},
-		{"", "tls: {cert: DIR/ours.pem, key: DIR/ours.key, client_ca: DIR/text}", "tls: client_ca: DIR/text holds no certificate"},
+		{"", "tls: {cert: DIR/ours.pem, key: DIR/other-key.pem}", "tls: cert and key: "},
+		{"", "tls: {cert: DIR/ours.pem, key: DIR/ours-key.pem, client_ca: DIR/gone.pem}", "tls: open DIR/gone.pem"},
+		{"", "tls: {cert: DIR/ours.pem, key: DIR/ours-key.pem, client_ca: DIR/text}", "tls: client_ca: DIR/text holds no certificate"},
 		// NATS.
 		{"", "nats: {url: \"nats://\"}", "nats.url: this is not a server's URL (want one such as nats://10.0.0.4:4222"},
 		{"", "nats: {url: \"http://10.0.0.4:4222\"}", "nats.url: this is not a server"},
@@ -287,18 +266,18 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "envoy: {pools: [{model: x, path: /x}]}", "envoy.pools[0].model: "},
 		{"", "envoy: {pools: [{model: m}]}", "envoy.pools[0]: "},
 		{"", "envoy: {pools: [{model: m, path: x}]}", "envoy.pools[0].path: "},
-		{"", "admin_tls: {key: DIR/ours.key}", "admin_tls: cert and key"},
+		{"", "admin_tls: {key: DIR/ours-key.pem}", "admin_tls: cert and key"},
 		{"", "worker_access: {name: n}", "worker_access: ca is missing"},
 		{"", "worker_access: {api_key_file: DIR/gone}", "worker_access: open DIR/gone"},
 		{"", "listen_token_file: DIR/gone", "envoy.sightline_token_file: missing"},
 		{"", "listen_token_file: DIR/gone\nenvoy: {sightline_token_file: /t}", "listen_token_file: open DIR/gone"},
-		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://127.0.0.1:9904\", tls: {cert: DIR/ours.pem, key: DIR/ours.key}}}",
+		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://127.0.0.1:9904\", tls: {cert: DIR/ours.pem, key: DIR/ours-key.pem}}}",
 			"media.relay.tls: given, but workers"},
 		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"https://a:9904\", key_file: DIR/secret, tls: {cert: " +
-			"DIR/ours.pem, key: DIR/ours.key}}}", "media.relay.ca: want it"},
+			"DIR/ours.pem, key: DIR/ours-key.pem}}}", "media.relay.ca: want it"},
 		{"", "envoy: {worker_tls: {cert: a.pem, key: a.key}}", "envoy.worker_tls.ca: missing"},
 		{"", "envoy: {worker_tls: {ca: ca.pem, cert: a.pem}}", "envoy.worker_tls: cert and key"},
-		{"", "tls: {cert: DIR/ours.pem, key: DIR/ours.key, client_ca: DIR/ours.pem}\nenvoy: {sightline_tls: {ca: /ca.pem}}",
+		{"", "tls: {cert: DIR/ours.pem, key: DIR/ours-key.pem, client_ca: DIR/ours.pem}\nenvoy: {sightline_tls: {ca: /ca.pem}}",
 			"envoy.sightline_tls.cert: missing"},
 	} {
 		text := goodConfig + c.to + "\n"

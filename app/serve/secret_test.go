@@ -81,7 +81,7 @@ workers: [{name: w, addr: 'WORKER', events: {%s}}]`, keyFile, c.size, c.model, c
 				}
 				return list
 			}
-			one, same, other := hashes("secret"), hashes("secret"), hashes("ours.key")
+			one, same, other := hashes("secret"), hashes("secret"), hashes("ours-key.pem")
 			if len(one) < 9 || !slices.Equal(one, same) {
 				t.Errorf("with one secret: %v and %v", one, same)
 			}
