@@ -3,12 +3,16 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/app/doctor"
@@ -159,5 +163,70 @@ func TestTinyCacheIsNamed(t *testing.T) {
 	one, _ := firstTold(t, l, "SL0503", func(i int) { question(l.URL, i) })
 	if what := one.Get("what").Str; !strings.Contains(what, "worker-2: its KV cache is too small") || len(one.Get("workers").Array()) != 1 {
 		t.Errorf("got %s, want the cache of worker-2 alone", one.Raw)
+	}
+}
+
+// TestRotatedNATSKeyIsNamed: a NATS server has a new password, and Sightline's file the old one. /problems and doctor name the key, of the
+// agents' server as of Dynamo's, until the file has the new one.
+func TestRotatedNATSKeyIsNamed(t *testing.T) {
+	t.Parallel()
+	bin, err := product()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ key, text string }{
+		"agents": {"nats", "models: [{name: m, engine_version: 0.32.0}]\nworkers: [{addr: %[1]q, events: {nats: true}}]\nnats: %[2]s\n"},
+		"Dynamo": {"dynamo.nats", "models: [{name: m, block_hash: dynamo}]\n" +
+			"dynamo: {plane: nats, discovery: %[3]q, frontends: [%[1]q], nats: %[2]s}\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, port := t.TempDir(), -1
+			serve := func(password string) (end func()) {
+				s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, Username: "u", Password: password, NoSigs: true,
+					NoLog: true, JetStream: true, StoreDir: filepath.Join(dir, "nats")})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Start()
+				if !s.ReadyForConnections(10 * time.Second) {
+					t.Fatal("NATS does not start")
+				}
+				port = server.RANDOM_PORT
+				_, _ = fmt.Sscanf(s.Addr().String(), "127.0.0.1:%d", &port)
+				return sync.OnceFunc(func() { s.Shutdown(); s.WaitForShutdown() })
+			}
+			password, file, admin := filepath.Join(dir, "password"), filepath.Join(dir, "sightline.yaml"), freeAddr(t)
+			write := func(file, text string) {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			end := serve("old")
+			defer func() { end() }()
+			write(password, "old")
+			write(file, fmt.Sprintf("listen: %s\nadmin: %s\nlog_level: error\nfixed: {probe: false}\n", freeAddr(t), admin)+
+				fmt.Sprintf(c.text, freeAddr(t), fmt.Sprintf("{url: \"nats://127.0.0.1:%d\", user: u, password_file: %q}", port, password), dir))
+			startProcess(t, "sightline", func() *exec.Cmd { return exec.Command(bin, "serve", "-c", file) })
+			told := func() string {
+				text, err := lab.Get("http://" + admin + "/problems")
+				if err != nil {
+					return err.Error()
+				}
+				return gjson.GetBytes(text, `#(code=="SL0601")#|#(severity=="error").what`).Str
+			}
+			eventually(t, "Sightline is connected", func() bool { return told() == "" })
+			end()
+			end = serve("new")
+			says := c.key + ": the server rejects the credentials"
+			eventually(t, "/problems says: "+says, func() bool { return strings.Contains(told(), says) })
+			checks, _ := doctored(t, bin, file, "--no-canary", "--admin", "http://"+admin)
+			at := slices.IndexFunc(checks, func(c doctor.Result) bool { return c.Code == "SL0601" })
+			if evidence := strings.Join(checks[at].Evidence, "\n"); checks[at].Verdict != doctor.Error || !strings.Contains(evidence, says) {
+				t.Errorf("doctor: got %s, %s, want an error with %q", checks[at].Verdict, evidence, says)
+			}
+			write(password, "new")
+			eventually(t, "nothing is said any more", func() bool { return told() == "" })
+		})
 	}
 }

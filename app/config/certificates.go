@@ -5,6 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
@@ -32,12 +33,16 @@ func (c *Config) Expiring(now time.Time) (list []secure.Expiry) {
 	peer := func(key string, p *secure.Peer) {
 		check(key, "cert", p.Cert, func() error { _, err := p.Open(log); return err })
 	}
+	nats := func(key string, n *bus.Access) {
+		check(key, "tls_cert", n.TLSCert, func() error { _, err := n.Options(); return err })
+	}
 	listener("tls", &c.TLS)
 	listener("admin_tls", &c.AdminTLS)
 	listener("media.relay.tls", &c.Media.Relay.TLS)
 	peer("worker_access", &c.WorkerAccess)
 	peer("replicas", &c.Replicas.Access)
 	check("listen_token_file", "", "", func() error { _, err := secure.OpenTokens(c.ListenTokenFile, log); return err })
-	check("nats", "tls_cert", c.NATS.TLSCert, func() error { _, err := c.NATS.Options(); return err })
+	nats("nats", &c.NATS.Access)
+	nats("dynamo.nats", &c.Dynamo.NATS)
 	return list
 }

@@ -1,12 +1,6 @@
 package config
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,36 +8,15 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/lab/certs"
 )
 
 // TestUnfitFiles: a certificate that does not belong to its key, a token file without a token and a secret that is gone are named with
 // their keys, since what was read before is still served; fit ones are not.
 func TestUnfitFiles(t *testing.T) {
 	dir := t.TempDir()
-	pair := func(name string) (cert, key string) {
-		private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		of := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(90 * 24 * time.Hour)}
-		public, err := x509.CreateCertificate(rand.Reader, of, of, &private.PublicKey, private)
-		if err != nil {
-			t.Fatal(err)
-		}
-		secret, err := x509.MarshalPKCS8PrivateKey(private)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cert, key = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
-		for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: public}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
-			if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return cert, key
-	}
-	oneCert, oneKey := pair("one")
-	otherCert, _ := pair("other")
+	ca := certs.NewCA(t, dir, "authority")
+	one, other := ca.Sign(t, "one", 90*24*time.Hour), ca.Sign(t, "other", 90*24*time.Hour)
 	tokens, none := filepath.Join(dir, "tokens"), filepath.Join(dir, "none")
 	for file, text := range map[string]string{tokens: "0123456789abcdef", none: ""} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -55,17 +28,19 @@ func TestUnfitFiles(t *testing.T) {
 		want   string
 	}{
 		"nothing is configured": {func(*Config) {}, ""},
-		"a pair":                {func(c *Config) { c.TLS = secure.Listener{Cert: oneCert, Key: oneKey} }, ""},
+		"a pair":                {func(c *Config) { c.TLS = secure.Listener{Cert: one.Cert, Key: one.Key} }, ""},
 		"made by itself":        {func(c *Config) { c.TLS.Cert = secure.SelfSigned }, ""},
-		"no pair":               {func(c *Config) { c.TLS = secure.Listener{Cert: otherCert, Key: oneKey} }, "tls: cert and key: "},
-		"no pair for the page":  {func(c *Config) { c.AdminTLS = secure.Listener{Cert: otherCert, Key: oneKey} }, "admin_tls: cert and key: "},
+		"no pair":               {func(c *Config) { c.TLS = secure.Listener{Cert: other.Cert, Key: one.Key} }, "tls: cert and key: "},
+		"no pair for the page":  {func(c *Config) { c.AdminTLS = secure.Listener{Cert: other.Cert, Key: one.Key} }, "admin_tls: cert and key: "},
 		"no pair towards workers": {func(c *Config) {
-			c.WorkerAccess = secure.Peer{CA: oneCert, Cert: otherCert, Key: oneKey}
+			c.WorkerAccess = secure.Peer{CA: one.Cert, Cert: other.Cert, Key: one.Key}
 		}, "worker_access: "},
 		"an authority that is none": {func(c *Config) { c.Replicas.Access = secure.Peer{CA: tokens} }, "replicas: "},
 		"tokens":                    {func(c *Config) { c.ListenTokenFile = tokens }, ""},
 		"no token":                  {func(c *Config) { c.ListenTokenFile = none }, "listen_token_file: "},
 		"a secret that is gone":     {func(c *Config) { c.NATS.User, c.NATS.PasswordFile = "u", dir+"/gone" }, "nats: password_file: "},
+		"one of Dynamo's": {func(c *Config) { c.Dynamo.NATS.User, c.Dynamo.NATS.PasswordFile = "u", dir+"/gone" },
+			"dynamo.nats: password_file: "},
 	} {
 		cfg := Default()
 		c.change(&cfg)

@@ -164,7 +164,7 @@ func (f *Facts) ofSightline(l *list) {
 	one(f.NATS != "", Finding{Code: "SL0601", Severity: "error", From: "events", after: 2 * time.Second,
 		Fix: "start nats-server 2.10 or newer with JetStream, correct the key that is named or nats.url, and give Sightline the " +
 			"permissions of \"sightline credentials\"; it makes the streams when it starts"},
-		"no agent's events come over NATS: %s", f.NATS)
+		"no events come over NATS: %s", f.NATS)
 	one(f.NATSRefused > 0 && f.NATS == "", Finding{Code: "SL0601", Severity: "warning", From: "events",
 		Fix: "use the credentials that \"sightline credentials\" makes, on both sides; the log has its messages"},
 		"NATS denied Sightline or an agent access %d times", f.NATSRefused)

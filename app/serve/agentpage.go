@@ -71,8 +71,7 @@ func (a *agent) state() []rankState {
 		case s.Published.Refused > 0:
 			s.NotReady = "a newer agent publishes for this worker"
 		case !s.Published.Connected:
-			why, _ := a.failing.Why()
-			s.NotReady = "no connection to NATS: " + cmp.Or(why, "no server has answered yet")
+			s.NotReady = "no connection to NATS: " + away(&a.failing)
 		case !s.Heard.Connected:
 			s.NotReady = "the engine is not connected"
 		case !s.Heard.CaughtUp, !s.Published.Current:

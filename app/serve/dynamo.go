@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
@@ -25,6 +26,8 @@ type dynamoLink struct {
 	*sources
 	runningFinder
 	plane   *dynamo.Plane
+	conn    *nats.Conn  // nil: the plane is ZeroMQ
+	failing bus.Failing // of conn
 	prefill bool
 	workers []dynamo.Worker // last found
 }
@@ -46,7 +49,7 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 	l := &dynamoLink{sources: s, plane: &dynamo.Plane{}, prefill: component != c.Component}
 	s.numbers++
 	l.number, l.repeat = s.numbers, l.tell
-	s.garbled = append(s.garbled, l.plane.Unreadable)
+	s.dynamo = append(s.dynamo, l)
 	s.followers = append(s.followers, &l.runningFinder)
 	l.plane.OnFull = func() {
 		s.log.Warn("Dynamo's event plane has events of too many workers that discovery does not know; they are dropped "+
@@ -74,16 +77,13 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 			l.log.Warn("Dynamo's discovery cannot be read; the known workers stay", zap.Error(err))
 		}}
 	if c.Plane != "zmq" {
-		conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: func() {
-			s.refused.WithLabelValues("plane").Inc()
-			s.denied.Add(1)
-		}})
+		l.conn, err = c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: s.countRefused("plane"), Failing: &l.failing})
 		if err != nil {
 			return fmt.Errorf("dynamo.nats.%w", err)
 		}
-		context.AfterFunc(s.ctx, conn.Close)
+		context.AfterFunc(s.ctx, l.conn.Close)
 		follow.Plane = nil
-		if err := l.plane.SubscribeNATS(conn, scope); err != nil {
+		if err := l.plane.SubscribeNATS(l.conn, scope); err != nil {
 			return err
 		}
 	}

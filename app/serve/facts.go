@@ -17,7 +17,7 @@ func (r *running) facts(reloads *reloader, decisions *decisionlog.Log) func(now 
 	return func(now time.Time) findings.Facts {
 		f := findings.Facts{Now: now, Began: r.gate.began, Workers: r.workers(), Unserved: r.router.Unserved(), Audited: r.audit.Findings(),
 			Misplaced: r.audit.Misplaced(), Late: r.audit.Late(), SomeLate: r.audit.SomeLate(), Mode: r.report.Of(report.Range{}).Mode,
-			NATS: r.sources.nats.Away(), Unresolved: r.sources.unresolved(), Faults: r.Faults(), Hosts: r.media.Hosts(),
+			NATS: r.sources.natsAway(), Unresolved: r.sources.unresolved(), Faults: r.Faults(), Hosts: r.media.Hosts(),
 			Certificates: r.cfg.Expiring(now), DecisionLog: decisions.Failing(), TakesOne: reloads.envoy.TakesOne(),
 			Recent: r.router.RecentSince(now.Add(-lately), most), Last: r.router.Recent(most), Strays: reloads.envoy.Strays(),
 			Refused: reloads.envoy.RefusedCalls()}
@@ -62,8 +62,8 @@ func (g *growths) judge(f *findings.Facts, r *running) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	garbled := uint64(0)
-	for _, one := range r.sources.garbled {
-		garbled += one()
+	for _, l := range r.sources.dynamo {
+		garbled += l.plane.Unreadable()
 	}
 	index := r.index.Stats()
 	f.Lost, f.Garbled = g.grown("index", uint64(index.Evicted+index.Dropped), f.Now), g.grown("plane", garbled, f.Now)

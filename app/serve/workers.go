@@ -39,7 +39,7 @@ type sources struct {
 	nats    *bus.Link              // nil: none is used
 	refused *prometheus.CounterVec // by purpose of the NATS connection
 	denied  atomic.Uint64          // the same, of all
-	garbled []func() uint64        // messages of Dynamo's planes that cannot be read
+	dynamo  []*dynamoLink          // one for each component that is followed
 	turns   chan struct{}          // limits the agents' snapshots in memory
 	poller  *health.Poller
 	as      *secure.Client // TLS settings and key for workers, or nil
@@ -103,10 +103,10 @@ func startSources(ctx context.Context, r *running, o registry.Options) (s *sourc
 	s.set = registry.New(o)
 	s.refused = meter.At(o.Metrics).Counters("nats_refused_total",
 		"Times that a NATS server rejected credentials or denied a subject, by its use.", "of")
-	refused := s.refused.WithLabelValues("agents") // start at 0: an alert sees no increase in a counter that first appears as 1
+	refused := s.countRefused("agents") // start at 0: an alert sees no increase in a counter that first appears as 1
 	if cfg.NATS.Given() {
 		link := cfg.NATS.Link()
-		link.Refused, link.Log = func() { refused.Inc(); s.denied.Add(1) }, o.Log
+		link.Refused, link.Log = refused, o.Log
 		link.Secret, link.FixedSecret, link.Replaced = secret, cfg.Index.KeyFile != "", s.rehash
 		s.nats, err = bus.StartLink(link)
 		if err != nil {
@@ -130,6 +130,31 @@ func startSources(ctx context.Context, r *running, o registry.Options) (s *sourc
 	s.follow(wanted)
 	s.running.Go(func() { s.set.Watch(s.ctx) })
 	return s, nil
+}
+
+// countRefused returns what counts refusals of a NATS connection with this purpose.
+func (s *sources) countRefused(of string) func() {
+	n := s.refused.WithLabelValues(of)
+	return func() { n.Inc(); s.denied.Add(1) }
+}
+
+// natsAway returns the key of a NATS server to which there is no connection, and why; "": there is one, or none is used.
+func (s *sources) natsAway() string {
+	if why := s.nats.Away(); why != "" {
+		return "nats: " + why
+	}
+	for _, l := range s.dynamo {
+		if l.conn != nil && !l.conn.IsConnected() {
+			return "dynamo.nats: " + away(&l.failing)
+		}
+	}
+	return ""
+}
+
+// away returns why there is no connection to NATS.
+func away(f *bus.Failing) string {
+	why, _ := f.Why()
+	return cmp.Or(why, "no server has answered yet")
 }
 
 // follow applies the current configuration to the workers; wanted are its finders. Finders that look for the same as before
