@@ -183,18 +183,21 @@ func (r *reading) begin() {
 func (r *reading) readAs(ctx context.Context, path string) {
 	own := slices.IndexFunc(r.byEngine, func(e engineReading) bool { return e.needed })
 	var others sync.WaitGroup
-	one := func(i int) {
-		defer func() { r.byEngine[i].panicked = recover() }() // re-raised in this request's own goroutine when all are done
-		r.byEngine[i].read(ctx, r.model.prompts[i].Model(), path, r.adapter, &r.req)
-	}
 	for i := own + 1; i < len(r.byEngine); i++ {
 		if r.byEngine[i].needed {
-			others.Go(func() { one(i) })
+			others.Go(func() { r.readOne(ctx, path, i) })
 		}
 	}
-	one(own)
+	r.readOne(ctx, path, own)
 	others.Wait()
 	r.measure()
+}
+
+// readOne makes one reading. measure re-raises its panic in the request's own goroutine, when all are done.
+func (r *reading) readOne(ctx context.Context, path string, i int) {
+	e := &r.byEngine[i]
+	defer func() { e.panicked = recover() }()
+	e.read(ctx, r.model.prompts[i].Model(), path, r.adapter, &r.req)
 }
 
 // measure notes how long the longest prompt is, and whether parameters shape it.
@@ -234,7 +237,7 @@ func (e *engineReading) read(ctx context.Context, m *engine.Model, path, adapter
 }
 
 // refused reports whether the engine will answer with an error.
-func (e *engineReading) refused() bool { return errors.As(e.err, new(*engine.Refused)) }
+func (e *engineReading) refused() bool { return e.err != nil && errors.As(e.err, new(*engine.Refused)) }
 
 // keyed reports whether a salt or an adapter is in the keys of the request's blocks.
 func (e *engineReading) keyed(adapter string) bool { return e.prompt.Salt != "" || adapter != "" }
