@@ -85,16 +85,15 @@ type Auditor struct {
 	watching retry.Bell // rung when requests are open
 
 	verdicts     *prometheus.CounterVec
-	events       *prometheus.CounterVec
 	unattributed prometheus.Counter
 	namedEvents  prometheus.Counter
 }
 
-// placements compares requests with what the index holds at their ends, and with the streams over which their workers' events come
-// (streams.go).
+// placements are the part of an Auditor that judges a request at its end: by what the index holds then, and by the stream over which its
+// worker's events come (streams.go). Methods of a nil Auditor that callers may use are Auditor's own.
 type placements struct {
 	o         Options
-	mu        sync.Mutex           // of all of an auditor
+	mu        sync.Mutex           // of the whole Auditor
 	whole     map[uint64]*request  // open requests by Expectation.Whole
 	streams   map[string]*streamOf // by worker
 	mayBeLate []lateRequest
@@ -152,10 +151,10 @@ func New(o Options) *Auditor {
 		verdicts: of.Counters("audit_total",
 			"Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, elsewhere, or unattributed.",
 			"model", "worker", "verdict"),
-		events: of.Counters("audit_events_total", "Stored events that carried the session id that Sightline gave to an open request (named), or "+
-			"that several open requests could have caused (unattributed).", "what"),
 	}
-	a.unattributed, a.namedEvents = a.events.WithLabelValues("unattributed"), a.events.WithLabelValues("named")
+	events := of.Counters("audit_events_total", "Stored events that carried the session id that Sightline gave to an open request (named), or "+
+		"that several open requests could have caused (unattributed).", "what")
+	a.unattributed, a.namedEvents = events.WithLabelValues("unattributed"), events.WithLabelValues("named")
 	of.ReadAll(a.collectAside, asideDesc)
 	return a
 }

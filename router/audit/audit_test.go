@@ -663,8 +663,9 @@ func TestAgreed(t *testing.T) {
 		agree int
 		with  *engine.Prompt
 		want  string
-	}{{3, &engine.Prompt{}, "[nothing token media_name nothing]"}, {2, &engine.Prompt{}, "[token media_name nothing]"},
-		{28, &engine.Prompt{}, "[media_name nothing]"}, {33, media, "[nothing]"}} {
+	}{{3, &engine.Prompt{}, "[nothing token media_name nothing]"}, {1, &engine.Prompt{}, "[token media_name nothing]"},
+		{27, &engine.Prompt{}, "[token media_name nothing]"}, {1, &engine.Prompt{}, "[media_name nothing]"},
+		{31, media, "[media_name nothing]"}, {1, media, "[nothing]"}} {
 		for range c.agree {
 			b.a.agree(&request{Expectation: Expectation{Model: "m", Worker: "w", Prompt: c.with}})
 		}

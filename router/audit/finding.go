@@ -87,9 +87,6 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 func (a *Auditor) agree(x *request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.recent = slices.DeleteFunc(a.recent, func(f Finding) bool {
-		return f.Worker == x.Worker && f.Model == x.Model && f.agreed >= f.ends()
-	})
 	for i := range a.recent {
 		f := &a.recent[i]
 		ofMedia := f.InMedium || f.Verdict == Span || f.Verdict == MediaName
@@ -97,6 +94,7 @@ func (a *Auditor) agree(x *request) {
 			f.agreed++
 		}
 	}
+	a.recent = slices.DeleteFunc(a.recent, func(f Finding) bool { return f.agreed >= f.ends() })
 }
 
 // ends returns how many requests that agree end it: a stream that is connected again has all, another reading may be one of few requests.

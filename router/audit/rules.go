@@ -310,7 +310,7 @@ func (x *request) contradicted(f *Finding) (r Rule, ok bool) {
 }
 
 // judgeRules takes a request's verdict as evidence for or against rules.
-func (a *Auditor) judgeRules(x *request, v Verdict) {
+func (a *placements) judgeRules(x *request, v Verdict) {
 	c := x.Class
 	if c == nil {
 		return

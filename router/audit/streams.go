@@ -247,7 +247,7 @@ func (a *Auditor) SomeLate() (list []string) {
 }
 
 // Late returns the workers whose events come late, by name.
-func (a *placements) Late() (list []Late) {
+func (a *Auditor) Late() (list []Late) {
 	if a == nil {
 		return nil
 	}

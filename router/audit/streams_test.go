@@ -243,3 +243,11 @@ func TestLate(t *testing.T) {
 		t.Errorf("%d requests may be late after %v; %+v", len(b.a.mayBeLate), latePatience, b.a.Late())
 	}
 }
+
+// TestNoAuditor: a nil Auditor has seen nothing.
+func TestNoAuditor(t *testing.T) {
+	var none *Auditor
+	if m, late, some := none.Misplaced(), none.Late(), none.SomeLate(); len(m)+len(late)+len(some) > 0 {
+		t.Errorf("got %+v, %+v and %q, want nothing", m, late, some)
+	}
+}
