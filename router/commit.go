@@ -56,11 +56,11 @@ func (r *Router) countPlan(p *plan) {
 	if p.out.Asked != "" {
 		r.unserved.add(p.out.Asked, p.now)
 	}
-	if t.answer != "" {
-		m.storedAnswers.WithLabelValues(t.answer).Inc()
-	}
 	if l.found {
 		r.answers.Get(l.answer) // makes it recent
+		m.storedAnswers.WithLabelValues("found").Inc()
+	} else if l.answer != "" {
+		m.storedAnswers.WithLabelValues("unknown").Inc()
 	}
 	if c := &p.mem.choice; c.Deadline != "" {
 		m.deadlines.WithLabelValues(model, c.Deadline).Inc()

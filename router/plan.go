@@ -47,7 +47,6 @@ type plan struct {
 
 // tally is what a plan counts and logs when it is carried out, besides what its values say.
 type tally struct {
-	answer       string // label of metrics.storedAnswers; "": no stored answer is referred to
 	noEncode     bool   // no encode worker was available
 	fewerRetries bool   // candidates were left out because they need other body edits
 	unreadWhy    string // a warning: why the request is routed by load
@@ -88,7 +87,7 @@ func (r *Router) newPlan(req *Request, ways *policies, unsteeredShare float64, m
 func (p *plan) begin(now time.Time) {
 	p.now, p.out.ID, p.out.Reason = now, p.req.ID, Load
 	p.list = shortlist{places: places{p.serving.maxInFlight, p.opt.Ledger}, req: p.req, policy: p.policy, pool: p.req.Pool, only: p.list.only,
-		now: now, fleet: p.opt.Fleet, opt: &p.opt, answers: p.answers, eased: p.mem.eased[:0]}
+		now: now, opt: &p.opt, answers: p.answers, eased: p.mem.eased[:0]}
 }
 
 // follow makes a policy the plan's.
@@ -116,7 +115,7 @@ func (p *plan) prepare(ctx context.Context) {
 		p.settlePolicy(true)
 		p.list.answer = p.req.Stored
 		p.placeUnread("the worker that keeps the answer")
-		if p.tally.answer != "found" && p.out.Why != noWorker {
+		if !p.list.found && p.out.Why != noWorker {
 			p.out.Why = "the worker that keeps the answer is not known"
 		}
 	case p.req.Body == nil:
@@ -202,12 +201,6 @@ func (p *plan) shorten(ctx context.Context) bool {
 	}
 	refusal := l.make(ctx)
 	p.now, p.mem.eased = l.now, l.eased
-	if l.answer != "" {
-		p.tally.answer = "unknown"
-		if l.found {
-			p.tally.answer = "found"
-		}
-	}
 	if refusal != nil {
 		p.refuse(refusal)
 	}

@@ -36,7 +36,6 @@ type shortlist struct {
 	made    bool
 	now     time.Time // after the request has waited
 	shed    string    // label of metrics.shed; "": it was not
-	fleet   *fleet.Fleet
 	opt     *Options
 	answers *lru.Cache[string, string]
 	eased   []*fleet.Slot
@@ -85,7 +84,7 @@ func (l *shortlist) admit() *Refusal {
 // allowed returns the slots that the request may go to: those of the model, or of the pool if the route names one, that have its
 // adapter and are within the gateway's subset hint.
 func (l *shortlist) allowed() []*fleet.Slot {
-	slots := l.fleet.Slots(l.pool)
+	slots := l.opt.Fleet.Slots(l.pool)
 	if l.adapter != "" {
 		slots = fleet.WithAdapter(l.adapter, slots)
 	}
