@@ -203,7 +203,7 @@ func (r *Router) Decision(id string) (Recent, bool) {
 	return Recent{}, false
 }
 
-// unserved records model names that requests asked for and no worker serves: the first maxUnserved of the last hour, as shown
+// unserved records model names that requests asked for and no worker serves: the first maxUnserved of the last hour, as sanitizeName
 // returns them.
 type unserved struct {
 	mu        sync.Mutex

@@ -86,7 +86,7 @@ type Decision struct {
 	// Why names what kept the decision from a better Reason, such as "model unknown"; for Exact only what keeps it from being
 	// certain. It never holds client text.
 	Why string
-	// Asked is the model name of a request whose model is unknown: the client's words, cleaned and cut by shown, for people only.
+	// Asked is the model name of a request whose model is unknown: the client's words, cleaned and cut by sanitizeName, for people only.
 	// It must not become a metric label.
 	Asked         string
 	Engine        string // the chosen worker's: vllm, sglang or trtllm; "": no worker is chosen

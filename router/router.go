@@ -159,8 +159,8 @@ func New(opt Options) *Router {
 	if r.opt.Seed == 0 {
 		r.opt.Seed = rand.Uint64()
 	}
-	r.follower.lastServed, _ = lru.New[clientOf, *fleet.Worker](maxServedClients) // likewise
-	r.answers, _ = lru.New[string, string](maxAnswers)                            // fails only for a size below 1
+	r.answers, _ = lru.New[string, string](maxAnswers) // fails only for a size below 1, as the next one
+	r.follower.lastServed, _ = lru.New[clientOf, *fleet.Worker](maxServedClients)
 	r.metrics = newMetrics(opt.Metrics, r)
 	r.follower.metrics = r.metrics
 	opt.Ledger.OnExpired(r.follower.expired)

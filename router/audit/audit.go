@@ -152,8 +152,8 @@ func New(o Options) *Auditor {
 			"Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, elsewhere, or unattributed.",
 			"model", "worker", "verdict"),
 	}
-	events := of.Counters("audit_events_total", "Stored events that carried the session id that Sightline gave to an open request (named), or "+
-		"that several open requests could have caused (unattributed).", "what")
+	events := of.Counters("audit_events_total", "Stored events that carried the session id that Sightline gave to an open request (named), "+
+		"or that several open requests could have caused (unattributed).", "what")
 	a.unattributed, a.namedEvents = events.WithLabelValues("unattributed"), events.WithLabelValues("named")
 	of.ReadAll(a.collectAside, asideDesc)
 	return a

@@ -3,9 +3,7 @@
 //
 //	Input ─ policies, in their order ─▶ candidates ─ Rank ─▶ Choice
 //
-// Work delays the requests that decode there, and those that come while there is a queue. So a cached prefix is worth more on a
-// busier worker: a fleet that is too full to serve everything serves more if it computes less twice. docs/choice.md has the
-// measurements. Time is linear in the candidates; what a Choice allocated is used again.
+// cost.go has the formula. Time is linear in the candidates; what a Choice allocated is used again.
 package choose
 
 import (
@@ -32,7 +30,7 @@ type Input struct {
 	Draw         uint64        // breaks ties
 	FirstToken   time.Duration // within which the client wants its first token; 0: not given
 	Adapter      string        // that the prompt needs; "": none
-	MaxLoRAs     int           // adapters that a worker has loaded at once; 0: as it reports
+	MaxLoRAs     int           // adapters that a worker has loaded at once; 0: as it reports, else 1
 	Adapters     *Adapters
 	Encoders     []*fleet.Slot // healthy workers that only encode
 	EncodeQueues *EncodeQueues

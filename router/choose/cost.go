@@ -10,7 +10,8 @@ import (
 //	work  = tokens to prefill + image tokens to encode + cost of loading an adapter
 //	cost  = slowness × ((1 + decodeShare × (1 + requests in flight)) × (1 + tokens queued ÷ queueScale) × work + tokens queued
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
-//	        + cost of fetching + cost of work elsewhere + distance + tokens whose end another worker would keep, and this one would not
+//	        + cost of fetching + cost of work elsewhere + distance
+//	        + tokens that the next request would compute again here and not at another worker (Fleet.kept)
 //
 // Work delays the requests that decode there, and those that come while there is a queue. So a cached prefix is worth more on a
 // busier worker: a fleet that is too full to serve everything serves more if it computes less twice. docs/choice.md has the
