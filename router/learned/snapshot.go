@@ -12,7 +12,7 @@ import (
 //
 //	node …: parent+1, as the number of a node before it; or 0, class u32
 //	        | steps: n, u16 … | end, 16 bytes | from | own: n, u64 … | common+1 | weight
-//	        | flags; with 1: from | own: n, u64 … | prompt | tokens
+//	        | flags; with 1: from | own: n, u64 … | tokens
 //
 // Numbers without a type are varints.
 
@@ -55,7 +55,7 @@ func (m *Memory) Snapshot(most int) []byte {
 				flags |= endingGuess
 			}
 			b = appendChain(append(b, flags|hasEnding), e.from, e.own)
-			b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(e.length())), uint64(e.tokens))
+			b = binary.AppendUvarint(b, uint64(e.tokens))
 		}
 		if len(b) > most {
 			return b[:before]
@@ -198,8 +198,6 @@ func (r *snapshotReader) node(n *node) {
 	}
 	e := &ending{guess: flags&endingGuess != 0}
 	e.from, e.own = r.chain(n.length())
-	prompt := int32(r.Number(e.length())) // release 0.1.0 remembers the answer's blocks behind the prompt's
-	e.from, e.own = min(e.from, prompt), e.own[:max(0, prompt-e.from)]
 	e.tokens = int32(r.Number(MaxTokens))
 	n.ending = e
 }

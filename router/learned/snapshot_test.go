@@ -1,8 +1,11 @@
 package learned
 
 import (
+	"encoding/hex"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -129,6 +132,44 @@ func TestSnapshotIsChecked(t *testing.T) {
 	}
 	if err := NewMemory(1<<20, new(Sizes)).Load(many); err == nil {
 		t.Error("1275 classes were loaded")
+	}
+}
+
+// TestReleasesRead: what a replica of an earlier release remembers is read for as long as this one reads its messages (version 2,
+// router/peers/testdata). testdata/v2.txt was made by the code of 28 November 2026 of these lessons: two guesses that begin alike, and one
+// of another class that is none.
+func TestReleasesRead(t *testing.T) {
+	text, err := os.ReadFile("testdata/v2.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, _ := hex.DecodeString(strings.TrimSpace(string(text)))
+	steps := func(ends ...uint64) (p Path) {
+		for _, end := range ends {
+			p.Steps = append(p.Steps, Step{Number: [2]uint64{1<<63 | end, end}, Bytes: 100})
+		}
+		return p
+	}
+	lessons := []Lesson{{1, steps(1, 2, 3), Taught{Chain: []uint64{1, 2, 1 << 63}, Prompt: 3, Tokens: 50, Guess: true}},
+		{1, steps(1, 2, 4), Taught{Chain: []uint64{1, 2, 5, 6}, Prompt: 4, Guess: true}},
+		{1 << 31, steps(1, 2), Taught{Chain: []uint64{8, 9}, Prompt: 2, Tokens: 47}}}
+	was, is := NewMemory(1<<20, new(Sizes)), NewMemory(1<<20, new(Sizes))
+	for i := range lessons {
+		is.Teach(&lessons[i])
+	}
+	was.Await()
+	if err := was.Load(snapshot); err != nil {
+		t.Fatal(err)
+	}
+	check(t, was)
+	for i, l := range append(lessons, Lesson{1, steps(1, 2, 5), Taught{}}) {
+		var got, want Prompt
+		was.Recall(l.Class, &l.Path, &got)
+		is.Recall(l.Class, &l.Path, &want)
+		if !slices.Equal(got.Blocks, want.Blocks) || len(got.Blocks) == 0 || got.Learned != want.Learned || got.Tokens != want.Tokens ||
+			got.Estimate != want.Estimate {
+			t.Errorf("request %d: got %+v, want %+v", i, got, want)
+		}
 	}
 }
 

@@ -352,6 +352,8 @@ func TestForward(t *testing.T) {
 
 // wireEntries are an entry of every kind, as readWire gives them.
 func wireEntries() []any {
+	guess := lessonOf(3)
+	guess.Taught.Guess, guess.Path.Steps[2].Untold = true, true
 	return []any{
 		&router.SharedBooking{Number: 7, Worker: "w1", Rank: -1, Decoder: "w2", DecoderRank: 3, Tokens: 500,
 			Context: 800, From: 2, EventsExpected: true, Proven: 1,
@@ -365,7 +367,7 @@ func wireEntries() []any {
 		[]router.SharedBooking{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2},
 			{Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}},
 		key{1 << 62, flagFixed, 5 * time.Second}, "asks for the key", [block.SecretBytes]byte{1, 2, 31: 3},
-		heldRequest{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}, uint64(1 << 63), lessonOf(3), "bye"}
+		heldRequest{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}, uint64(1 << 63), guess, "bye"}
 }
 
 // readWire reads a message, its sender first.
@@ -422,7 +424,7 @@ func TestWire(t *testing.T) {
 	k, secret := all[6].(key), all[8].([block.SecretBytes]byte)
 	m = appendNumber(append(binary.LittleEndian.AppendUint64(append(m, kindKey), k.id), k.flags), int(k.age.Milliseconds()))
 	m = append(append(m, kindAskKey, kindSecret), secret[:]...)
-	m = append(appendLesson(appendPiece(appendHeldRequest(m, &asks), all[10].(*piece)), 1<<63, lessonOf(3)), kindBye)
+	m = append(appendLesson(appendPiece(appendHeldRequest(m, &asks), all[10].(*piece)), 1<<63, all[12].(*learned.Lesson)), kindBye)
 	read, want := readWire, append([]any{"AAAAAAAA"}, all...)
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("got %+v, %v, want %+v", got, err, want)
