@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// strftimeNow is transformers' datetime.now().strftime(format): glibc's strftime in the C locale, for a naive local time.
+// strftimeNow is transformers' datetime.now().strftime(format): glibc's strftime in the C locale, for a naive
+// local time. The worker's zone is taken to be UTC.
 func strftimeNow(s *state, _ Value, a []Value) Value {
 	if s.now.IsZero() {
-		s.now = s.t.opts.Now().In(s.t.opts.Location)
+		s.now = s.t.opts.Now().UTC()
 	}
 	return String(strftime(s, s.now, text(a[0])))
 }

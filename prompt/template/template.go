@@ -23,9 +23,8 @@ import (
 
 // Options are a template's environment. The zero value is the default.
 type Options struct {
-	Now      func() time.Time // the clock of strftime_now; time.Now if nil
-	Location *time.Location   // the worker's time zone; UTC if nil
-	Limits   Limits
+	Now    func() time.Time // the clock of strftime_now, which prints UTC; time.Now if nil
+	Limits Limits
 }
 
 // Limits bound one rendering, because templates come from files of third parties. A zero field means its default.
@@ -72,9 +71,6 @@ type Template struct {
 func Compile(src string, opts Options) (t *Template, err error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
-	}
-	if opts.Location == nil {
-		opts.Location = time.UTC
 	}
 	opts.Limits = opts.Limits.withDefaults()
 	defer func() {
