@@ -257,7 +257,7 @@ chaos: ## every part killed, stopped, starved or flooded under 200 requests a se
 # The commit of 0.1.0.
 PREVIOUS := d6af6775cf6e899a3dae81b5a11ec3e989296090
 .PHONY: upgrade
-upgrade: ## the release before and this one, side by side and one after the other, on one NATS server (two minutes)
+upgrade: ## the release before and this one, side by side and one after the other, on one NATS server (seven minutes)
 	@git cat-file -e $(PREVIOUS) 2>/dev/null || { echo "upgrade: NOT RUN: this clone has no commit $(PREVIOUS)"; exit 3; }
 	@rm -rf $(CACHE)/previous && mkdir -p $(CACHE)/previous && git archive $(PREVIOUS) | tar -x -C $(CACHE)/previous && cd $(CACHE)/previous && $(GO) build -buildvcs=false -o sightline ./cmd/sightline
 	SIGHTLINE_OLD=$(CACHE)/previous/sightline $(GO) test $(POISON) -count=1 -timeout 10m -v -run '^TestUpgrade$$' ./e2e
@@ -267,7 +267,7 @@ cost: ## bodies of 1 MB made to be slow, beside prose: time and memory of a deci
 	SIGHTLINE_COST=docs/reliability.md $(GO) test -count=1 -timeout 10m -v -run '^TestLinear$$' ./router
 
 .PHONY: memory
-memory: ## how much memory strangers can make Sightline use: hostile bodies, streams, images and events, each against a new process; TIMES=8 sends more, and each kind of body by itself; writes docs/reliability.md (a minute)
+memory: ## how much memory strangers can make Sightline use: hostile bodies, streams, images and events, each against a new process; TIMES=8 sends more, and each kind of body by itself; writes docs/reliability.md (five minutes)
 	SIGHTLINE_MEMORY=docs/reliability.md SIGHTLINE_MEMORY_TIMES=$(TIMES) $(GO) test -count=1 -timeout 60m -v -run '^TestMemory$$' ./e2e
 
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy

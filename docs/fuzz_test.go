@@ -122,6 +122,9 @@ func rewrite(t *testing.T, file string, pattern *regexp.Regexp, by func(match []
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !pattern.Match(text) {
+		t.Fatalf("%s: got nothing like %s, want it to write there", file, pattern)
+	}
 	out := pattern.ReplaceAllStringFunc(string(text), func(match string) string { return by(pattern.FindStringSubmatch(match)) })
 	if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// Dialect returns how SGLang reads requests (read in 0.5.23, compared with a server of 0.5.9).
+// Dialect returns how SGLang reads requests (read in 0.5.23, and compared with its server).
 func Dialect() prompt.Dialect {
 	return prompt.Dialect{
 		IDsField: "input_ids",
@@ -25,7 +25,7 @@ func Dialect() prompt.Dialect {
 // fileText returns the template in a --chat-template file (template_manager.py).
 func fileText(text string) string { return strings.ReplaceAll(strings.Trim(text, "\n"), `\n`, "\n") }
 
-// reuse returns whether SGLang (0.5.9 and 0.5.23) looks a prompt up in its cache: for /v1/completions with echo and logprobs it
+// reuse returns whether SGLang (0.5.23) looks a prompt up in its cache: for /v1/completions with echo and logprobs it
 // computes log probabilities from token 0, and matches the cache only up to there. In a chat they begin after the prompt.
 func reuse(endpoint string, req *body.Request) prompt.Reuse {
 	if endpoint == prompt.CompletionsEndpoint && prompt.BoolField(req, "echo", false) && req.Fields["logprobs"].Int() != 0 {
