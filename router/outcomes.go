@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
@@ -340,4 +341,26 @@ func (r *follower) refusesAlone(b *bookingRecord, w *fleet.Worker, code int) boo
 // refusedAlone is the failure of a worker that refuses alone, in words.
 func refusedAlone(code int) string {
 	return "status " + strconv.Itoa(code) + " to clients whom another worker answers (compare its API key, models and flags with the others')"
+}
+
+// silenceMessages say what Envoy does not report, with the consequence.
+var silenceMessages = [...]string{
+	ledger.NoReports: "requests are decided and Envoy's access log reports none of them: load is a guess, max_in_flight " +
+		"is not enforced, failing workers are not noticed",
+	ledger.NoEnds: "Envoy's access log reports where requests go but not their ends: their status and tokens are unknown, " +
+		"they may count as in flight for half an hour, max_in_flight refuses no request",
+}
+
+// Silent returns what Envoy does not report about requests, with the consequence, and since when; "": nothing is missing.
+func (r *Router) Silent() (what string, since time.Time) {
+	silence, since := r.opt.Ledger.Silent()
+	return silenceMessages[silence], since
+}
+
+// silenceGauge returns a gauge function: 1 while Envoy does not report this.
+func silenceGauge(l *ledger.Ledger, what ledger.Silence) func() float64 {
+	return func() float64 {
+		silence, _ := l.Silent()
+		return meter.Flag(silence == what)
+	}
 }

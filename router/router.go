@@ -29,12 +29,12 @@
 //	missdetector.go    what answers teach about a worker
 //	decisionrecord.go, recent.go, metrics.go     what is written, shown and counted
 //	replicasync.go, learnedsync.go               what replicas tell each other
-//	periodic.go        what is done every second
 //	readinglanes.go    memory and turns for reading bodies
 //	simulate.go        prompts without bodies
 package router
 
 import (
+	"context"
 	"hash/maphash"
 	"math"
 	"math/rand/v2"
@@ -49,6 +49,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/repeat"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
@@ -175,3 +176,16 @@ func New(opt Options) *Router {
 func (r *Router) SetUnsteered(share float64) { r.unsteered.Store(math.Float64bits(share)) }
 
 func (r *Router) unsteeredShare() float64 { return math.Float64frombits(r.unsteered.Load()) }
+
+// Run performs the periodic work until ctx ends: it expires bookings that never ended, frees places that no worker uses, and judges
+// which workers are slow.
+func (r *Router) Run(ctx context.Context) {
+	if r.learning != nil {
+		go r.learning.learner.Run(ctx)
+	}
+	for range retry.Every(ctx, time.Second) {
+		r.opt.Ledger.Expire()
+		r.opt.Ledger.FreeAnswered()
+		r.opt.Fleet.JudgePace(r.opt.Now())
+	}
+}
