@@ -22,8 +22,8 @@ import (
 )
 
 // pairing stands before a worker that decodes, as llm-d's sidecar does: a prefill or an encoding that fails is left to the worker.
-// It dies with its worker, while dead says so.
-func pairing(t *testing.T, worker string, dead *atomic.Bool, prefilled, encoded, alone *atomic.Int64) *httptest.Server {
+// It dies with its worker, while dead says so; has is how many requests are there.
+func pairing(t *testing.T, worker string, dead *atomic.Bool, has, prefilled, encoded, alone *atomic.Int64) *httptest.Server {
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: worker})
 	proxy.FlushInterval = -1
 	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
@@ -32,6 +32,8 @@ func pairing(t *testing.T, worker string, dead *atomic.Bool, prefilled, encoded,
 			panic(http.ErrAbortHandler)
 		}
 		if r.Method == http.MethodPost {
+			has.Add(1)
+			defer has.Add(-1)
 			body, _ := io.ReadAll(r.Body)
 			r.Body = io.NopCloser(bytes.NewReader(body))
 			part := func(at string, of *atomic.Int64) {
@@ -62,7 +64,7 @@ func pairing(t *testing.T, worker string, dead *atomic.Bool, prefilled, encoded,
 type living struct {
 	*chaos
 	before resources
-	had    int // what workers had when kill ended them, since the fault began
+	had    int // requests that workers had when they were ended, since the fault began
 }
 
 // kill ends workers, and notes how many requests they have.
@@ -202,6 +204,7 @@ func (l *living) slow(by float64) {
 func TestRolesDie(t *testing.T) {
 	var prefilled, encoded, alone atomic.Int64
 	var dead [4]atomic.Bool
+	var has [4]atomic.Int64
 	encoder := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(encoder.Close)
 	short := mixed(lab.ModelName)
@@ -216,7 +219,7 @@ func TestRolesDie(t *testing.T) {
 			w := s.workers[i].(map[string]any)
 			w["role"] = role
 			if role == "decode" {
-				w["addr"] = pairing(t, s.fleet[i].addr, &dead[i], &prefilled, &encoded, &alone).Listener.Addr().String()
+				w["addr"] = pairing(t, s.fleet[i].addr, &dead[i], &has[i], &prefilled, &encoded, &alone).Listener.Addr().String()
 				w["events"] = map[string]any{"zmq": "tcp://" + s.fleet[i].events, "replay": "tcp://" + s.fleet[i].replays}
 				s.front = append(s.front, w["addr"].(string))
 			}
@@ -280,8 +283,9 @@ func TestRolesDie(t *testing.T) {
 		}
 	})
 	l.under("a worker that decodes dies", 0, true, func() {
+		l.had = int(has[2].Load())
 		dead[2].Store(true)
-		l.kill(l.fleet[2])
+		l.fleet[2].stop()
 		l.allOut("worker-3")
 		l.more(l.rate)
 		dead[2].Store(false)

@@ -330,6 +330,21 @@ func TestImageHosts(t *testing.T) {
 	}
 }
 
+// TestOutAndUnreadable: a worker that is out shows no events for that reason; that those which came cannot be read is another.
+func TestOutAndUnreadable(t *testing.T) {
+	for state, want := range map[string]string{"waiting": "SL0109 ", "catching up": "SL0109 ", "unreadable": "SL0309 SL0109 "} {
+		f := Facts{Now: time.Now(), Workers: []Worker{{Name: "gpu-1", Model: "m", Events: state, Health: &fleet.Out{Why: "refused"}},
+			{Name: "gpu-2", Model: "m", Events: "live"}}}
+		got := ""
+		for _, p := range f.All() {
+			got += p.Code + " "
+		}
+		if got != want {
+			t.Errorf("events %s: got %q, want %q", state, got, want)
+		}
+	}
+}
+
 // TestHangingWorker: requests wait at a worker, none ends and it stores nothing. One that computes long answers is not meant.
 func TestHangingWorker(t *testing.T) {
 	now := time.Now()

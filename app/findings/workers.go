@@ -21,6 +21,11 @@ type sign struct {
 	shows func(w *Worker) (detail string, is bool)
 }
 
+// ofAbsence reports whether the sign is that events do not come: so it is of a worker that is out, for that reason.
+func (s *sign) ofAbsence() bool {
+	return slices.Contains([]string{"SL0109", "SL0301", "SL0303", "SL0304"}, s.Code)
+}
+
 func newSign(code, severity, kind string, shows func(*Worker) (string, bool), what, fix string, after time.Duration) sign {
 	return sign{Finding{Code: code, Severity: severity, kind: kind, What: what, Fix: fix, From: "events", after: after}, shows}
 }
@@ -115,21 +120,23 @@ func (f *Facts) ofWorkers(l *list) {
 				p.From, p.kind = "requests", "failed requests"
 			}
 			l.add(p, w.Name, w.Health.Why)
-			continue // its events fail for the same reason
 		}
 		found := unasked[w.Name]
-		if found != nil {
+		if found != nil && w.Health == nil {
 			l.add(Finding{Code: "SL0109", Severity: "warning", kind: "not asked " + string(found.Fault), From: "probe",
 				What: "it cannot be asked what it serves", Fix: cmp.Or(found.Fault.Fix(), "see its log, and the network to its addr"),
 				after: 2 * time.Second}, w.Name, found.Detail)
 		}
 		for k := range signs {
 			sign := &signs[k]
-			sameReason := sign.kind == "waiting" && found != nil && errors.Is(w.EventsError.Cause, rules.ErrNotAsked) ||
+			sameReason := w.Health != nil && sign.ofAbsence() || sign.kind == "waiting" && found != nil && errors.Is(w.EventsError.Cause, rules.ErrNotAsked) ||
 				f.NATS != "" && errors.Is(w.EventsError.Cause, bus.ErrSilent)
 			if detail, shows := sign.shows(w); shows && !sameReason {
 				l.add(sign.Finding, w.Name, detail)
 			}
+		}
+		if w.Health != nil {
+			continue
 		}
 		if slow := &w.Slow; slow.Times > 0 {
 			l.add(Finding{Code: "SL0110", Severity: "warning", kind: "pace", From: "events", Since: slow.Since,
