@@ -374,7 +374,7 @@ func (s *Seen) ofFiles(l *list) {
 		"listen requires a token, and none is sent to the others: they share nothing")
 }
 
-// bytesOfBlock is the size of a worker's block in the index: 20 to 27 bytes (docs/scaling.md).
+// bytesOfBlock is the size of a worker's block in the index: 20 to 27 bytes (docs/replicas.md).
 const bytesOfBlock = 27
 
 // ofEnvoy adds what Envoy's configuration lacks, and what requests through it have shown.

@@ -205,7 +205,7 @@ func TestSignalsAreExported(t *testing.T) {
 	maps.Copy(names, described(descriptions{}))
 	cockpit := read(t, "docs/cockpit.md") // e2e asks Envoy for each name there
 	files := []string{"examples/prometheus/rules.yml", "examples/prometheus/rules_test.yml", "examples/grafana/sightline.json"}
-	for _, page := range strings.Fields("operations decisions agents rollout troubleshooting models security") {
+	for _, page := range strings.Fields("operations decisions agents rollout doctor start security") {
 		files = append(files, "docs/"+page+".md")
 	}
 	for _, file := range files {
