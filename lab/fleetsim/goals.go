@@ -22,20 +22,20 @@ func goals() (list []goal) {
 		list = append(list, goal{scenario, load, about, reached})
 	}
 	for _, name := range []string{"chats", "images", "hot image", "hot prefix", "screenshots", "chats 3B", "chats 14B"} {
-		add(name, 0.7, "mean and p99 at most 1.05 of the oracle's", func(p *Played) (string, bool) {
+		add(name, 0.7, "mean, p99 ≤ 1.05 of the oracle's", func(p *Played) (string, bool) {
 			ours, oracle := p.row("sightline"), p.row("oracle")
 			mean, tail := over(ours.Mean, oracle.Mean), over(ours.TTFT.P99, oracle.TTFT.P99)
 			return fmt.Sprintf("%.3f, %.3f", mean, tail), mean <= 1.05 && tail <= 1.05
 		})
 	}
 	for _, load := range []float64{0.4, 0.7, 0.9} {
-		add("mooncake", load, "mean at most 1.05 of the oracle's, time to the end below every rival's", func(p *Played) (string, bool) {
+		add("mooncake", load, "mean ≤ 1.05 of the oracle's, end below every rival's", func(p *Played) (string, bool) {
 			mean, end := over(p.row("sightline").Mean, p.row("oracle").Mean), p.best(endOf)
 			return fmt.Sprintf("%.3f, %.3f of the best", mean, end), mean <= 1.05 && end <= 1
 		})
 	}
 	for _, name := range []string{"chats", "images"} {
-		add(name, 1.3, "mean at most the oracle's, time to the end below every rival's", func(p *Played) (string, bool) {
+		add(name, 1.3, "mean ≤ the oracle's, end below every rival's", func(p *Played) (string, bool) {
 			mean, end := over(p.row("sightline").Mean, p.row("oracle").Mean), p.best(endOf)
 			return fmt.Sprintf("%.3f, %.3f of the best", mean, end), mean <= 1 && end <= 1
 		})
@@ -49,19 +49,19 @@ func goals() (list []goal) {
 			return fmt.Sprintf("%.2f", rate), rate >= c.times
 		})
 	}
-	add("adapters", 0.7, "mean at most the oracle's, at most two loads an adapter, hits 0.97 of a shared cache's",
+	add("adapters", 0.7, "mean ≤ the oracle's, at most two loads an adapter, hits 0.97 of a shared cache's",
 		func(p *Played) (string, bool) {
 			r := p.row("sightline")
 			mean, loads, hits := over(r.Mean, p.row("oracle").Mean), float64(r.result.Loads)/maxAdapters, r.Hits/r.Possible
 			return fmt.Sprintf("%.3f, %.2f, %.3f", mean, loads, hits), mean <= 1 && loads <= 2 && !(hits < 0.97)
 		})
-	add("lower tiers", 0.7, "mean at most 0.5 of the same router's that treats the tiers as GPU memory, or ignores their events",
+	add("lower tiers", 0.7, "mean ≤ 0.5 of ours if it takes the tiers for GPU memory, or ignores their events",
 		func(p *Played) (string, bool) {
 			ours := p.row("sightline").Mean
 			as, unheard := over(ours, p.row("tiers as GPU").Mean), over(ours, p.row("tiers unheard").Mean)
 			return fmt.Sprintf("%.3f, %.3f", as, unheard), as <= 0.5 && unheard <= 0.5
 		})
-	add("slow worker", 0.7, "after 10 s it gets at most 0.6 of a fair share of requests", func(p *Played) (string, bool) {
+	add("slow worker", 0.7, "after 10 s ≤ 0.6 of a fair share of requests", func(p *Played) (string, bool) {
 		share := p.row("sightline").result.Share(0, 10*time.Second, p.Scenario.Until)
 		return fmt.Sprintf("%.2f", share), share <= 0.6
 	})
@@ -70,14 +70,14 @@ func goals() (list []goal) {
 		return fmt.Sprintf("%.2f %%", 100*share), share <= 0.01
 	})
 	for _, name := range []string{"event loss", "no events", "scrape outage", "no reports"} {
-		add(name, 0.7, "mean at most 1.05 of least request's", func(p *Played) (string, bool) {
+		add(name, 0.7, "mean ≤ 1.05 of least request's", func(p *Played) (string, bool) {
 			mean := over(p.row("sightline").Mean, p.row("least request").Mean)
 			return fmt.Sprintf("%.3f", mean), mean <= 1.05
 		})
 	}
 	for _, s := range Scenarios() {
 		if s.setup().Prefill > 0 {
-			add(s.Name, 0.7, "mean and p99 at most 1.03 of the best pair rule's", func(p *Played) (string, bool) {
+			add(s.Name, 0.7, "mean, p99 ≤ 1.03 of the best pair rule's", func(p *Played) (string, bool) {
 				mean, tail := p.best(meanOf), p.best(tailOf)
 				return fmt.Sprintf("%.3f, %.3f", mean, tail), mean <= 1.03 && tail <= 1.03
 			})
@@ -148,14 +148,14 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 					most = 0.1 // for routers that see little
 				}
 				measured, share, lost := p.row("sightline").result.costlier()
-				judge(p.Scenario.Name, load, fmt.Sprintf("separate prefills that cost more: at most %.2f of %d, and 0.01 of the savings",
+				judge(p.Scenario.Name, load, fmt.Sprintf("costlier separate prefills ≤ %.2f of %d, and 0.01 of the savings",
 					most, flipped), measured, share <= most && lost <= 0.01)
 			}
 			if load == saturated[0] || setup.Failing > 0 || setup.Prefill > 0 {
 				continue // the waiting times of the rest are meaningless: a router that fails many requests has less to do
 			}
 			mean, tail := p.best(meanOf), p.best(tailOf)
-			judge(p.Scenario.Name, load, "mean and p99 at most 1.03 of the best rival's", fmt.Sprintf("%.3f, %.3f", mean, tail),
+			judge(p.Scenario.Name, load, "mean, p99 ≤ 1.03 of the best rival's", fmt.Sprintf("%.3f, %.3f", mean, tail),
 				mean <= 1.03 && tail <= 1.03)
 		}
 	}

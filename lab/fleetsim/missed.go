@@ -19,7 +19,8 @@ const (
 
 var missedFigures = regexp.MustCompile(`\d+\.\d+`)
 
-// ReadMissed reads the table between <!-- missed --> and <!-- /missed --> of a page. Without a page it returns nil.
+// ReadMissed reads the list between <!-- missed --> and <!-- /missed --> of a page: - goal → scenario, load: measured; scenario, …
+// Without a page it returns nil.
 func ReadMissed(page string) (Missed, error) {
 	if page == "" {
 		return nil, nil
@@ -28,15 +29,18 @@ func ReadMissed(page string) (Missed, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, table, ok := strings.Cut(string(text), "<!-- missed -->")
-	table, _, end := strings.Cut(table, "<!-- /missed -->")
+	_, list, ok := strings.Cut(string(text), "<!-- missed -->")
+	list, _, end := strings.Cut(list, "<!-- /missed -->")
 	if !ok || !end {
 		return nil, fmt.Errorf("%s has no <!-- missed --> … <!-- /missed -->", page)
 	}
 	m := Missed{}
-	for line := range strings.Lines(table) {
-		if cells := strings.Split(strings.Trim(line, "| \n"), " | "); len(cells) == 3 {
-			m[cells[0]+" | "+cells[1]] = cells[2]
+	for line := range strings.Lines(list) {
+		about, missed, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "- ")), " → ")
+		for one := range strings.SplitSeq(missed, "; ") {
+			if run, measured, ok := strings.Cut(one, " %: "); ok {
+				m[run+" % | "+about] = measured
+			}
 		}
 	}
 	return m, nil

@@ -1,12 +1,28 @@
 package fleetsim
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // TestMissed: the goals that docs/choice.md calls missed are goals, and a miss by other figures is told from them.
 func TestMissed(t *testing.T) {
 	m, err := ReadMissed("../../docs/choice.md")
 	if err != nil || len(m) == 0 {
 		t.Fatalf("got %d rows, %v, want some", len(m), err)
+	}
+	known := map[string]bool{}
+	for _, g := range goals() {
+		known[g.about] = true
+	}
+	for run := range m {
+		_, about, _ := strings.Cut(run, " % | ")
+		for _, played := range []string{"best rival's", "replicas, ", "separate prefills"} { // those that playGoals makes
+			known[about] = known[about] || strings.Contains(about, played)
+		}
+		if !known[about] {
+			t.Errorf("docs/choice.md: got the goal %q, want one of goals()", about)
+		}
 	}
 	m = Missed{"chats, 70 % | mean": "0.927, 1.134"}
 	for measured, want := range map[string]string{"0.930, 1.120": missedAsStated, "0.930, 1.300": "MISSED, stated: 0.927, 1.134",

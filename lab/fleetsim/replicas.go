@@ -124,7 +124,7 @@ func playReplicas(sc Scenario, load float64, judge func(about, measured string, 
 	}
 	for _, r := range rows[1:] {
 		mean, tail := over(total(r.mean), total(rows[0].mean)), over(total(r.tail), total(rows[0].tail))
-		judge(fmt.Sprintf("%d replicas, %s: mean and p99 at most %.2f of a single one's", r.replicas, r.about, r.most),
+		judge(fmt.Sprintf("%d replicas, %s: mean, p99 ≤ %.2f of a single one's", r.replicas, r.about, r.most),
 			fmt.Sprintf("%.3f, %.3f", mean, tail), mean <= r.most && tail <= r.most)
 	}
 }
