@@ -22,12 +22,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		streams:   of.Counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request."),
 		bytesRead: of.Counter("extproc_body_bytes_total", "Request body bytes read."),
-		gates: of.Counters("extproc_gate_total", "Requests by the verdict on their headers: readable, unreadable (refused), not ours (passed).",
+		gates: of.Counters("extproc_gate_total", "Requests by the verdict on their headers: readable, unreadable (refused), not ours.",
 			"verdict", "why"),
 		answers: of.Counters("extproc_answers_total",
 			"Answers to Envoy by the decision's reason.", "reason"),
 		errors: of.Counters("extproc_errors_total",
-			"Streams that ended without a decision, by cause; decided too late: Envoy had forwarded the request after envoy.message_timeout.",
+			"Streams that ended without a decision, by cause; decided too late: after envoy.message_timeout.",
 			"what"),
 		entries: of.Counters("access_log_entries_total", "Entries of Envoy's access log, by outcome.", "kind"),
 	}

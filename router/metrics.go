@@ -59,60 +59,57 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		cached: of.Counters("predicted_cached_tokens_total",
 			"Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
 		offloaded: of.Counters("predicted_offloaded_tokens_total",
-			"Predicted cached tokens that the chosen worker has to fetch from a lower tier.", "model"),
-		held: of.Counters("held_tokens_total", "Prompt tokens held by the worker that held most of the prompt.", "model"),
-		regret: of.Counters("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not, by reason.",
+			"Predicted cached tokens to fetch from a lower tier.", "model"),
+		held: of.Counters("held_tokens_total", "Prompt tokens that the worker with most of them held.", "model"),
+		regret: of.Counters("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not.",
 			"model", "why"),
 		regretSeconds: of.Counters("regret_seconds_total",
-			"Time to prefill regret_tokens, at each chosen worker's measured rate.", "model", "why"),
+			"Time to prefill regret_tokens.", "model", "why"),
 		enginePrompt: of.Counters("engine_prompt_tokens_total",
-			"Prompt tokens, as the engine counted, of answers that reported cached tokens; needs envoy.token_usage.", "model"),
+			"Prompt tokens of answers that report cached ones; needs envoy.token_usage.", "model"),
 		engineCached: of.Counters("engine_cached_tokens_total", "Cached tokens of answers, as the engine counted.", "model"),
 		outcomes: of.Counters("outcomes_total", "Ended requests by their last worker and status class; other: no known worker.",
 			"worker", "code"),
 		cachedComparison: of.Counters("cached_tokens_reported_total",
-			"Answers by the engine's count of cached tokens against the prediction.",
+			"Answers by the engine's count of cached tokens against ours.",
 			"model", "verdict"),
 		promptComparison: of.Counters("prompt_tokens_reported_total",
-			"Answers by the engine's count of prompt tokens against ours, where that was exact.", "model", "verdict"),
+			"Exact prompts by the engine's count of their tokens against ours.", "model", "verdict"),
 		removed: of.Counters("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
 		storedAnswers: of.Counters("stored_answers_total",
-			"Answers of /v1/responses that were recorded; requests that refer to one: found, unknown.", "what"),
+			"Answers of /v1/responses recorded; requests that refer to one: found, unknown.", "what"),
 		movedRequests: of.Counter("moved_total",
 			"Requests that Envoy sent to another worker than the first choice."),
 		uncorrected: of.Counter("corrections_refused_total",
-			"Corrections of the index that were refused because their client had caused too many."),
+			"Corrections of the index refused: their client had caused too many."),
 		correctedBlocks: of.Counter("blocks_corrected_total",
-			"Blocks taken out of the index because an engine did not find them cached."),
+			"Blocks removed from the index since an engine did not find them."),
 		failures: of.Counters("worker_failures_total",
-			"Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.",
+			"Requests that failed at a worker, by how or by status.",
 			"worker", "what"),
-		roleMissing: of.Counters("role_missing_total", "Requests for which no worker of a role was available.", "model", "role"),
+		roleMissing: of.Counters("role_missing_total", "Requests without an available worker of a role.", "model", "role"),
 		deadlines: of.Counters("slo_decisions_total",
-			"Requests with a deadline (x-slo-ttft-ms): in time if some worker should meet it, else late.",
+			"Requests with x-slo-ttft-ms: in time if some worker should meet it, else late.",
 			"model", "outcome"),
 		shed: of.Counters("requests_shed_total",
-			"Requests answered 429 because workers are at max_in_flight, by reason.", "model", "why"),
+			"Requests answered 429 at max_in_flight, by reason.", "model", "why"),
 		learnedRequests: of.Counters("learned_requests_total",
-			"Ended requests from whose events Sightline learns, by outcome: learned; guessed (some events could be "+
-				"another's: predicted until another one agrees); no_events (all blocks were held before, or events do not come); "+
-				"unattributed (events are missing, or several requests have the session); doubtful (not the length that the engine "+
-				"reported); no_room.",
-			"outcome"),
+			"Ended requests from whose events Sightline learns: learned; guessed (predicted until another agrees); no_events (nothing new was "+
+				"stored, or events do not come); unattributed; doubtful (not the length that the engine reported); no_room.", "outcome"),
 		unmatchedReports: of.Counter("outcomes_unmatched_total",
-			"Access log entries without an open decision: another replica's, or one that had expired."),
+			"Access log entries without an open decision."),
 	}
 	r.opt.Report.Show(of)
-	of.ReadGauge("learned_bytes", "Bytes of what is remembered about requests that no rule reads to the end of their prompts.",
+	of.ReadGauge("learned_bytes", "Bytes of what is remembered of requests.",
 		func() float64 { return float64(r.learning.stats().Bytes) })
 	of.ReadGauge("learned_beginnings", "Beginnings of requests that are remembered.",
 		func() float64 { return float64(r.learning.stats().Nodes) })
-	of.ReadCounter("learned_forgotten_total", "Beginnings of requests that were forgotten for lack of room.", func() uint64 {
+	of.ReadCounter("learned_forgotten_total", "Beginnings forgotten for lack of room.", func() uint64 {
 		return r.learning.stats().Forgotten
 	})
 	of.ReadGauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Ledger.Open()) })
 	of.ReadCounter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Ledger.Expired)
-	of.ReadGauge("workers_out", "Workers that get only trial requests, or none, because requests or health checks fail.",
+	of.ReadGauge("workers_out", "Workers that are out: requests or health checks fail.",
 		func() (n float64) {
 			for _, w := range r.opt.Fleet.Workers() {
 				n += meter.Flag(!w.IsHealthy())
@@ -121,13 +118,13 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		})
 	of.ReadGauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.",
 		silenceGauge(r.opt.Ledger, ledger.NoReports))
-	of.ReadGauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.",
+	of.ReadGauge("access_log_ends_missing", "1 while Envoy's access log reports no ends of requests.",
 		silenceGauge(r.opt.Ledger, ledger.NoEnds))
-	of.ReadGauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 {
+	of.ReadGauge("unserved_models", "Model names of the last hour that no worker serves.", func() float64 {
 		return float64(len(r.Unserved()))
 	})
-	of.ReadCounter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.Dropped)
-	of.ReadGauge("requests_waiting_to_be_read", "Cleaned requests that wait because the limit of bytes being read is reached.",
+	of.ReadCounter("predictions_dropped_total", "Predicted blocks dropped early for lack of room.", r.predicted.Dropped)
+	of.ReadGauge("requests_waiting_to_be_read", "Requests that wait since too many bytes are being read.",
 		func() float64 { return float64(r.lanes.queued()) })
 	of.ReadGauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) })
 	return m

@@ -73,7 +73,7 @@ const (
 
 func newWaiters(of meter.Metrics) *waiters {
 	h := &waiters{places: fair.Shared(maxAwaitingWorker, 0), forPlace: fair.Shared(maxAwaitingReport, 0),
-		total: of.Counters("requests_held_total", "Requests that waited for a worker, or for a place of max_in_flight, by outcome.", "outcome")}
+		total: of.Counters("requests_held_total", "Requests that waited for a worker or a place of max_in_flight.", "outcome")}
 	for _, outcome := range []string{waitServed, waitNone, waitLeft, waitFull, waitPlace, waitNoPlace, waitCrowd} {
 		h.total.WithLabelValues(outcome)
 	}

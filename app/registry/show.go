@@ -63,13 +63,13 @@ func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 }
 
 var (
-	eventsDesc   = meter.Desc("events_total", "Each worker's KV events by outcome, as docs/signals.md lists them.", "worker", "rank", "what")
-	ageDesc      = meter.Desc("event_stream_age_seconds", "How long each worker's KV event stream has not been live.", "worker", "rank")
-	orphansDesc  = meter.Desc("orphan_blocks", "Blocks that each worker reported whose parent is not known yet.", "worker", "rank")
+	eventsDesc   = meter.Desc("events_total", "KV events by outcome (docs/signals.md).", "worker", "rank", "what")
+	ageDesc      = meter.Desc("event_stream_age_seconds", "Time since a worker's KV event stream was live.", "worker", "rank")
+	orphansDesc  = meter.Desc("orphan_blocks", "Reported blocks whose parent is not known yet.", "worker", "rank")
 	doubtfulDesc = meter.Desc("doubtful_blocks",
-		"Blocks that each worker reported before messages were lost, and not since.", "worker", "rank")
+		"Blocks reported before messages were lost, and not since.", "worker", "rank")
 	sharedDesc = meter.Desc("event_socket_shared",
-		"1 while the same KV events come under the name of another worker too.", "worker", "rank")
+		"1 while the same KV events come under another worker's name too.", "worker", "rank")
 	partialDesc = meter.Desc("worker_partial", "1 while a worker may hold more than is known of it.", "worker", "rank")
 )
 

@@ -66,7 +66,7 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 	}
 	err := errors.Join(
 		count("dynamo_events_unreadable_total", "Messages of Dynamo's event plane that cannot be read.", l.plane.Unreadable),
-		count("dynamo_events_refused_total", "Messages of Dynamo's event plane dropped because too many workers are unknown to discovery.",
+		count("dynamo_events_refused_total", "Messages of Dynamo's event plane dropped: too many workers unknown to discovery.",
 			l.plane.Refused))
 	if err != nil {
 		return err

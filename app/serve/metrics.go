@@ -25,7 +25,7 @@ func showState(of meter.Metrics, index *indexer.Index, media *engine.Media) {
 		used:       meter.Desc("index_used_bytes", "Memory of the index that holds blocks, in bytes."),
 		relayed:    meter.Desc("relay_bytes", "Images that the relay holds, in bytes."),
 		images:     meter.Desc("relay_images", "Images that the relay holds."),
-		lost:       meter.Desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not_taken (not stored).", "what"),
+		lost:       meter.Desc("index_lost_blocks_total", "Blocks without room in the index: evicted, or not_taken.", "what"),
 		relayTotal: meter.Desc("relay_total", "The relay's images, by outcome.", "what"),
 		fetched:    meter.Desc("fetch_total", "Images requested by URL, by outcome.", "what"),
 	}

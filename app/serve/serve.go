@@ -95,7 +95,7 @@ func Load(cfg config.Config) (*Server, error) {
 	metrics := prometheus.NewRegistry()
 	panics := meter.At(metrics).Counters("media_panics_total", "Panics while reading media, by place in the code.", "where")
 	full := meter.At(metrics).Counters("no_room_total",
-		"Times that an entry did not fit or evicted another, by kind; docs/bounds.md has the bounds.", "what")
+		"Entries that did not fit or evicted others, by kind (docs/bounds.md).", "what")
 	noRoom := func(what string) { full.WithLabelValues(what).Inc() }
 	media.NoRoom = noRoom
 	media.Panicked = func(where string, err error) {

@@ -149,11 +149,10 @@ func New(o Options) *Auditor {
 	a := &Auditor{slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request), watching: make(retry.Bell, 1),
 		placements: placements{o: o, whole: make(map[uint64]*request), streams: make(map[string]*streamOf)},
 		verdicts: of.Counters("audit_total",
-			"Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, elsewhere, or unattributed.",
+			"Ended requests by what their worker stored: equal to the prediction, or what differs first.",
 			"model", "worker", "verdict"),
 	}
-	events := of.Counters("audit_events_total", "Stored events that carried the session id that Sightline gave to an open request (named), "+
-		"or that several open requests could have caused (unattributed).", "what")
+	events := of.Counters("audit_events_total", "Stored events that name the session of an open request (named), or fit several (unattributed).", "what")
 	a.unattributed, a.namedEvents = events.WithLabelValues("unattributed"), events.WithLabelValues("named")
 	of.ReadAll(a.collectAside, asideDesc)
 	return a

@@ -580,7 +580,7 @@ func (c *Class) asides(of Rules) (list []Aside) {
 	return list
 }
 
-var asideDesc = meter.Desc("rules_aside", "Rules for reading prompts that have stepped aside since workers' events contradict them.",
+var asideDesc = meter.Desc("rules_aside", "Rules for reading prompts that have stepped aside.",
 	"model", "class")
 
 func (a *Auditor) collectAside(ch chan<- prometheus.Metric) {

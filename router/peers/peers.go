@@ -132,8 +132,8 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers),
 		transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: of.Counters("peer_handovers_total",
-			"Transfers of all that a worker holds between replicas, by outcome. Asked for here: taken, nobody (has it), late. Asked by another "+
-				"replica: told (sent), not held, too large, busy. Outcomes with learned are of what requests have taught.", "what"),
+			"Transfers of all that a worker holds, or requests taught (learned). Asked for here: taken, nobody (has it), late. "+
+				"Asked by another replica: told, not held, too large, busy.", "what"),
 		entries: of.Counters("peer_entries_total",
 			"Entries exchanged with other replicas, by outcome; dropped: no room or connection; refused: another key, or too many.", "what")}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", streamsRefused, "reports sent", "reports taken",
@@ -145,7 +145,7 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		x.handovers.WithLabelValues(ofLearned + what)
 	}
 	of.ReadGauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.peerCount.Load()) })
-	of.ReadGauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest.", func() float64 {
+	of.ReadGauge("peer_age_seconds", "Time since the longest silent replica's last message.", func() float64 {
 		_, ago := x.OtherReplicas()
 		return ago.Seconds()
 	})

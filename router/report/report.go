@@ -353,8 +353,8 @@ func (h *times) at(share float64) float64 {
 
 // The metrics: the values of the report that are worth a graph.
 var (
-	requestsDesc = meter.Desc("trial_requests_total", "Ended requests by arm: steered, or left to Envoy's own load balancing.", "arm")
-	tokensDesc   = meter.Desc("trial_tokens_total", "Tokens of answered requests whose cached tokens are known, by arm: prompt and cached; "+
+	requestsDesc = meter.Desc("trial_requests_total", "Ended requests: steered, or left to Envoy's load balancing.", "arm")
+	tokensDesc   = meter.Desc("trial_tokens_total", "Tokens of answered requests: prompt and cached; "+
 		"of the unsteered, those that only the chosen worker held (spared) or only the used one (cost).", "arm", "what")
 )
 

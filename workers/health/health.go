@@ -82,10 +82,10 @@ func New(o Options) *Poller {
 	n.failed = of.Counters("worker_checks_failed_total",
 		"Failed health and load queries of workers, by cause; own limit: Sightline's own.", "worker", "what", "why")
 	n.reloaded = of.Counters("worker_adapters_reloaded_total",
-		"LoRA adapters that a worker reloaded from another path under the same name.", "worker")
+		"LoRA adapters reloaded from another path under the same name.", "worker")
 	n.mediaQueries = of.Counters("worker_media_cache_queries_total",
-		"Media that each worker looked up in its cache of processed media.", "worker")
-	n.mediaHits = of.Counters("worker_media_cache_hits_total", "Media that each worker found in that cache.", "worker")
+		"Media looked up in a worker's cache of processed ones.", "worker")
+	n.mediaHits = of.Counters("worker_media_cache_hits_total", "Media found in a worker's cache of processed ones.", "worker")
 	of.ReadAll(n.collect, ageDesc, usageDesc, adaptersDesc, inflightDesc, queuedDesc)
 	return n
 }
@@ -99,14 +99,14 @@ func (n *Poller) Forget(worker string) {
 }
 
 var (
-	ageDesc      = meter.Desc("worker_load_age_seconds", "Age of the reported load that counts for each worker.", "worker", "rank")
+	ageDesc      = meter.Desc("worker_load_age_seconds", "Age of the reported load that counts.", "worker", "rank")
 	adaptersDesc = meter.Desc("worker_adapters", "LoRA adapters that each worker lists.", "worker")
 	usageDesc    = meter.Desc("worker_kv_cache_usage",
-		"Share of the KV cache in use that each worker reported, 0 to 1.", "worker", "rank")
+		"Share of the KV cache in use, as reported.", "worker", "rank")
 	inflightDesc = meter.Desc("worker_requests_in_flight",
-		"Requests in flight at each worker, including other senders' requests that it reported.", "worker", "rank")
+		"Requests in flight at each worker, others' included.", "worker", "rank")
 	queuedDesc = meter.Desc("worker_queued_prefill_seconds",
-		"Time that each worker needs to prefill what waits there, at its measured rate.", "model", "worker", "rank")
+		"Time to prefill what waits at a worker, at its measured rate.", "model", "worker", "rank")
 )
 
 func (n *Poller) collect(ch chan<- prometheus.Metric) {

@@ -160,7 +160,7 @@ func New(opt Options) *Prober {
 	}
 	p := &Prober{opt: opt, client: rules.NewClient(requestTimeout, opt.As), again: make(retry.Bell, 1), joined: make(retry.Bell, 1),
 		total: meter.At(opt.Metrics).Counters("probe_total",
-			"Comparisons of a worker's tokens and settings with Sightline's, by verdict.", "worker", "verdict")}
+			"Comparisons of workers' tokens and settings with ours.", "worker", "verdict")}
 	p.Set(opt.Workers)
 	return p
 }
