@@ -31,15 +31,13 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-For each family: its models, how the tokens of an image follow from the model's directory, and the
-other names by which it is matched (` + "`architectures`, then `model_type`" + ` of config.json).
+Each family's models, and the other names by which it is matched (` + "`architectures`, then `model_type`" + ` of config.json).
 For a fine-tune with a ` + "`model_type`" + ` of its own set ` +
 		"`vision_family`" + ` to the family's name.
 
-A setting is read from the first of these that has it: the request's ` + "`mm_processor_kwargs`" +
+How many tokens an image becomes is read from the first of these that says it: the request's ` + "`mm_processor_kwargs`" +
 		`, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" +
-		`, the processor's default. The unit of smart_resize is ` + "`patch_size` x `merge_size`" + `.
-If something is missing, loading fails.
+		`, the processor's default (` + "`prompt/vision/family.go`" + `). If something is missing, loading fails.
 
 `)
 	for _, f := range families() {
@@ -53,9 +51,6 @@ If something is missing, loading fails.
 			matched[i] = "`" + matched[i] + "`"
 		}
 		fmt.Fprintf(&b, "- **%s** (%s): ", f.name, f.title)
-		if rule := ruleOf(f.image.count); rule != "" {
-			fmt.Fprintf(&b, "%s. ", rule)
-		}
 		notes := []string{f.note, ""}
 		if f.unbacked {
 			notes[1] = "no recorded case"
@@ -81,81 +76,6 @@ If something is missing, loading fails.
 vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. [Comparisons](fidelity.md#comparisons) back these rules, except where there is *no recorded case*.
 `)
 	return b.String()
-}
-
-// ruleOf describes how a family counts an image, with the names of its settings.
-func ruleOf(k countRule) string {
-	switch k := k.(type) {
-	case llama4:
-		return "best fitting canvas, up to " + k.max.key() + " tiles"
-	case molmo:
-		return "overview and up to " + k.max.key() + " overlapping crops"
-	case perceptionLM:
-		return "covering canvas, up to " + k.max.key() + " tiles"
-	case fixed:
-		return "always " + k.n.key()
-	case square:
-		return "square of " + k.size.key()
-	case anyres:
-		return "overview and unpadded canvas of " + k.pinpoints.key()
-	case panScan:
-		return "always " + k.tokens.key() + "; pan and scan by " + k.on.key()
-	case phi4:
-		return "up to " + k.crops.key() + " crops, padding left out"
-	case splitLongest:
-		return "longest edge " + k.edge.key() + " cut by " + k.tile.key()
-	case minicpm46:
-		return "slices of " + k.res.key() + ", each at its own size"
-	case step3:
-		return "windows of 504 px"
-	case smartResize:
-		if unit := k.patch.key() + " x " + k.merge.key(); unit != "`patch_size` x `merge_size`" {
-			return "smart_resize, unit " + unit
-		}
-		return "smart_resize"
-	case fitLongest:
-		return "longest edge " + k.edge.key()
-	case kimiK25:
-		return "patch limits " + k.limit.key() + " and " + k.side.key()
-	case softBudget:
-		return "token budget " + k.budget.key()
-	case tiles:
-		how := "closest"
-		if k.choose != nil {
-			how = "best"
-		}
-		return how + " grid of " + k.size.key() + " px tiles, " + k.min.key() + " to " + k.max.key()
-	case deepseekOCR:
-		return "overview and closest grid of tiles"
-	case deepseekVL2:
-		return "canvas of " + k.candidates.key()
-	case lfm2:
-		return "whole up to " + k.maxTokens.key() + " tokens, else closest grid of " + k.tile.key() + " px tiles"
-	case graniteDocling:
-		return "closest grid of " + k.size.key() + " px tiles"
-	case idefics2:
-		return "always " + k.seqLen.key() + ", 5 times with splitting"
-	case largestQuery:
-		return "largest of " + k.table.key()
-	case msac:
-		return ruleOf(k.tiles)
-	case nil:
-		return ""
-	}
-	panic(fmt.Sprintf("%T: no text for docs/families.md", k))
-}
-
-// key returns the setting's usual name, for documentation.
-func (v setting) key() string {
-	if len(v) == 0 {
-		return ""
-	}
-	first := v[0]
-	if lit, ok := strings.CutPrefix(first, "="); ok {
-		return lit
-	}
-	_, key, _ := strings.Cut(first, ".")
-	return "`" + key + "`"
 }
 
 // TestTable: every entry can be matched, and describes itself.

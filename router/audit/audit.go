@@ -152,7 +152,8 @@ func New(o Options) *Auditor {
 			"Ended requests by what their worker stored: equal to the prediction, or what differs first.",
 			"model", "worker", "verdict"),
 	}
-	events := of.Counters("audit_events_total", "Stored events that name the session of an open request (named), or fit several (unattributed).", "what")
+	events := of.Counters("audit_events_total",
+		"Stored events that name the session of an open request (named), or fit several (unattributed).", "what")
 	a.unattributed, a.namedEvents = events.WithLabelValues("unattributed"), events.WithLabelValues("named")
 	of.ReadAll(a.collectAside, asideDesc)
 	return a
