@@ -1,0 +1,202 @@
+package forecast
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A histogram has perDoubling buckets for each doubling of a cache's size, from 2^smallest to 2^largest of today's; the last one is of all
+// that is larger.
+const (
+	perDoubling = 16
+	smallest    = -6
+	largest     = 3
+	buckets     = (largest-smallest)*perDoubling + 2
+)
+
+// spanLength is how long one histogram is filled; spansKept are kept, a day.
+const (
+	spanLength = 5 * time.Minute
+	spansKept  = 288
+	spansBytes = spansKept * (buckets + 12) * 8
+)
+
+// span is what is known of a time: prompt tokens, by the size of a cache that would have had them.
+type span struct {
+	number           int64 // since 1970
+	by               [buckets]float64
+	all              float64 // of requests of which blocks are known; what is in no bucket was never seen, or load had it sent elsewhere
+	known, told      float64 // tokens whose blocks are known; of all requests
+	measured, cached float64 // of requests whose worker is known to have had so many
+	capacity         float64 // tokens that the workers could have computed
+	used, usedFor    float64 // share of caches in use × seconds, and those seconds
+}
+
+// spans is a ring of them.
+type spans [spansKept]*span
+
+func (r *spans) at(t time.Time) *span {
+	n := t.Unix() / int64(spanLength.Seconds())
+	s := &r[((n%spansKept)+spansKept)%spansKept]
+	if *s == nil || (*s).number != n {
+		*s = &span{number: n}
+	}
+	return *s
+}
+
+// of returns the sum of the spans of a window that ends now, and what it covers.
+func (r *spans) of(window time.Duration, now time.Time) (sum span) {
+	last := now.Unix() / int64(spanLength.Seconds())
+	for _, s := range r {
+		if s == nil || s.number > last || s.number <= last-int64(window/spanLength) {
+			continue
+		}
+		for _, part := range []struct{ to, from *float64 }{{&sum.all, &s.all}, {&sum.known, &s.known}, {&sum.told, &s.told},
+			{&sum.measured, &s.measured}, {&sum.cached, &s.cached}, {&sum.capacity, &s.capacity}, {&sum.used, &s.used},
+			{&sum.usedFor, &s.usedFor}} {
+			*part.to += *part.from
+		}
+		for i, n := range s.by {
+			sum.by[i] += n
+		}
+	}
+	return sum
+}
+
+// add counts tokens that a cache of a size, in sizes of today's, would have had.
+func (s *span) add(needs, tokens float64) {
+	s.all += tokens
+	if !math.IsInf(needs, 1) {
+		s.by[min(buckets-1, max(0, int(math.Floor(place(needs)))))] += tokens
+	}
+}
+
+// place is a size's place among the buckets.
+func place(size float64) float64 { return (math.Log2(size)-smallest)*perDoubling + 1 }
+
+// below returns the share of the tokens that a cache of a size would have had.
+func (s *span) below(size float64) (share float64) {
+	if s.all == 0 {
+		return 0
+	}
+	x := place(size)
+	for b, n := range s.by {
+		share += n * min(1, max(0, x-float64(b)))
+	}
+	return share / s.all
+}
+
+// Forecast is what a model's traffic of a window tells.
+type Forecast struct {
+	Window  float64 `json:"window_seconds"`
+	Tokens  float64 `json:"prompt_tokens"` // that the forecast is made from
+	Covered float64 `json:"covered"`       // their share of all prompt tokens of requests to the model's workers
+	Workers int     `json:"workers"`       // caches, whose sizes are known
+	Blocks  int     `json:"cache_blocks"`  // of all these
+	Today   Point   `json:"today"`         // the hit rate is as engines count, else as predicted
+	Curve   []Point `json:"curve"`
+	Marks   []Mark  `json:"marks"`
+
+	span span
+}
+
+// Point is what caches of a size would bring.
+type Point struct {
+	Size       float64 `json:"size"`       // of all caches, in sizes of today's
+	HitRate    float64 `json:"hit_rate"`   // share of prompt tokens that would come from a cache
+	Busy       float64 `json:"busy"`       // share of the time that workers would compute prompts; 0: their rate is not known
+	Overloaded bool    `json:"overloaded"` // requests would wait for each other, and find less than that
+}
+
+// Mark is a change of the fleet that can be ordered.
+type Mark struct {
+	Name string `json:"change"`
+	Point
+}
+
+// Names of marks.
+const (
+	MoreCache   = "cache_fifth_larger"
+	OneMore     = "worker_more"
+	OneFewer    = "worker_fewer"
+	NothingLost = "nothing_evicted"
+)
+
+// The load from which a point is overloaded, as lab/fleetsim shows: where workers compute prompts for tooBusy of the time, or requests in
+// flight hold tooFull of the caches, hit rates fall below what depths say.
+const (
+	tooBusy = 0.5
+	tooFull = 0.25
+)
+
+// Forecast returns what the traffic of a window tells that ends now, of whole spans of five minutes.
+func (m *Model) Forecast(window time.Duration, now time.Time) Forecast {
+	m.Settle()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := Forecast{Window: window.Seconds(), span: m.spans.of(window, now)}
+	for _, s := range m.slots {
+		if s.size > 0 {
+			f.Workers, f.Blocks = f.Workers+1, f.Blocks+s.size
+		}
+	}
+	f.Tokens = math.Round(f.span.known)
+	if f.Tokens == 0 || f.Workers == 0 {
+		return f
+	}
+	f.Covered, f.Today = f.span.known/f.span.told, f.With(1, f.Workers)
+	for size := 0.25; size < 4.01; size *= math.Pow(2, 0.25) {
+		f.Curve = append(f.Curve, f.With(size, f.Workers))
+	}
+	f.Marks = []Mark{{MoreCache, f.With(1.2, f.Workers)}, {OneMore, f.With(1, f.Workers+1)}, {NothingLost, f.With(1<<20, f.Workers)}}
+	if f.Workers > 1 {
+		f.Marks = slices.Insert(f.Marks, 2, Mark{OneFewer, f.With(1, f.Workers-1)})
+	}
+	return f
+}
+
+// With returns what a number of workers would bring whose caches are as large as so many times today's.
+func (f *Forecast) With(size float64, workers int) Point {
+	s := &f.span
+	today := s.below(1)
+	if s.measured > 0 {
+		today = s.cached / s.measured
+	}
+	share := float64(workers) / float64(f.Workers)
+	p := Point{Size: size * share, HitRate: today}
+	if p.Size != 1 {
+		p.HitRate = min(1, max(0, s.below(p.Size)+today-s.below(1)))
+	}
+	if s.capacity > 0 {
+		p.Busy = s.all * (1 - p.HitRate) / s.capacity / share
+	}
+	p.Overloaded = p.Busy >= tooBusy || s.usedFor > 0 && s.used/s.usedFor/p.Size >= tooFull
+	return p
+}
+
+// String says it in a sentence.
+func (f *Forecast) String() string {
+	if f.Tokens == 0 || f.Workers == 0 {
+		return "No forecast yet: no request whose prompt and whose worker's cache are known."
+	}
+	said := map[string]string{MoreCache: "A fifth more cache", OneMore: "One worker more", OneFewer: "One fewer",
+		NothingLost: "Nothing evicted"}
+	var out strings.Builder
+	fmt.Fprintf(&out, "You are at %.0f %%.", 100*f.Today.HitRate)
+	for _, m := range f.Marks {
+		by := fmt.Sprintf("%+.0f", 100*(m.HitRate-f.Today.HitRate))
+		switch {
+		case m.Name == NothingLost:
+			by = fmt.Sprintf("%.0f %%", 100*m.HitRate)
+		case m.Overloaded && m.Name == OneFewer:
+			by = "too few for the load"
+		case m.Overloaded || f.Today.Overloaded:
+			by += " at least"
+		}
+		fmt.Fprintf(&out, " %s: %s.", said[m.Name], by)
+	}
+	return out.String()
+}

@@ -1,0 +1,354 @@
+// Package forecast tells what share of a model's prompt tokens would be found in caches of another size, or of more or fewer workers, from
+// the traffic that it has: at each decision, how deep in the chosen worker's LRU stack the prompt's blocks lie says how large its cache
+// would have to be for a hit.
+//
+//	decision ─▶ depth of its blocks ─▶ histogram of sizes that would do (curve.go) ─▶ share of tokens below a size
+//	         ─▶ its blocks are used ─▶ stacks, of sampled blocks (stack.go)
+//	end      ─▶ its blocks are used, its answer takes room; what the engine counted as cached
+//
+// Blocks are sampled by their hash (C. Waldspurger and others, Efficient MRC construction with SHARDS, FAST 2015). What a worker never had
+// counts with the depth at the worker that had it last: if that one has evicted it, a larger cache there would have been chosen; if it has
+// it and another worker was chosen, load was the reason, which no cache changes. The shares are moved by the difference between what
+// engines count today and what the histogram says of today's size, which absorbs how they evict.
+//
+// With smaller caches or fewer workers more is computed, which takes longer, fills caches with what is in flight and makes requests wait
+// while others evict what they would have found. From some load on that feeds itself, and no depth tells where it ends: such points are
+// marked as overloaded.
+package forecast
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"sync"
+	"time"
+)
+
+// Request is a request to a slot, as far as its prompt is known.
+type Request struct {
+	Slot   uint32
+	Chain  []uint64 // chain hashes of the prompt's whole blocks, from its beginning; kept, and not changed
+	Size   int      // tokens of a block
+	Tokens int      // of the prompt, estimated if it is not read; 0: not known
+	Whole  bool     // Chain has all whole blocks of the prompt
+}
+
+// Cache is a slot's cache today.
+type Cache struct {
+	Slot   uint32
+	Blocks int     // 0: not known, and requests to it are not covered
+	Rate   float64 // prompt tokens that its engine computes a second; 0: not known
+	Used   float64 // share that requests in flight hold; below 0: not known
+}
+
+const (
+	maxQueue  = 4096 // decisions and ends that wait for Settle
+	maxEnds   = 1 << 14
+	endBytes  = 2 * 42 * maxEnds
+	lastBytes = 42 // an entry of Model.last
+	reach     = 5  // a stack keeps what a cache of this many times the size would hold
+	freshPart = 64 // of the cache: blocks used that shortly ago keep their place
+)
+
+// Model forecasts one model's hit rate. It is safe for concurrent use: Decided and Ended only queue what they are told, Settle takes it in.
+type Model struct {
+	queue struct {
+		sync.Mutex
+		list []told
+	}
+
+	mu      sync.Mutex
+	resized time.Time
+	most    int   // sampled blocks of all stacks
+	shift   uint8 // 1 of 2^shift blocks is sampled
+	held    int   // of most
+	slots   map[uint32]*slot
+	last    map[uint64]uint32 // sampled block → the slot that used it last
+	ends    ends
+	spans   spans
+	found   []found // of one request, used again
+}
+
+// told is a decision, or an end.
+type told struct {
+	Request
+	at             time.Time
+	end            bool
+	cached, output int
+}
+
+type slot struct {
+	stack
+	size int // blocks of its cache; 0: not known
+}
+
+// found is a sampled block of a prompt: its place, and the size of a cache that would hold it, in sizes of today's.
+type found struct {
+	at    int
+	needs float64 // +Inf: it was not seen before
+}
+
+// New returns a forecast that takes at most a number of bytes, of which about 2 MB do not depend on traffic.
+func New(bytes int) *Model {
+	m := &Model{most: max(1024, (bytes-endBytes-spansBytes)/(stackBytes+lastBytes))}
+	m.slots, m.last = make(map[uint32]*slot), make(map[uint64]uint32)
+	return m
+}
+
+// maxPause is the longest time between two calls of Resize for which the former's rates are taken to have held.
+const maxPause = 10 * time.Second
+
+// Resize says which slots there are, and what is known of their caches. Others are forgotten. Call it about once a second.
+func (m *Model) Resize(caches []Cache, at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if pause := at.Sub(m.resized).Seconds(); pause > 0 && pause <= maxPause.Seconds() {
+		span := m.spans.at(at)
+		for _, c := range caches {
+			span.capacity += c.Rate * pause
+			if c.Used >= 0 {
+				span.used += c.Used * pause
+				span.usedFor += pause
+			}
+		}
+	}
+	m.resized = at
+	old := m.slots
+	m.slots, m.held = make(map[uint32]*slot, len(caches)), 0
+	for _, c := range caches {
+		s := old[c.Slot]
+		if s == nil {
+			s = &slot{stack: stack{shift: m.shift}}
+		}
+		s.size = c.Blocks
+		m.slots[c.Slot] = s
+		m.held += s.len()
+		delete(old, c.Slot)
+	}
+	if len(old) > 0 {
+		maps.DeleteFunc(m.last, func(_ uint64, of uint32) bool { return m.slots[of] == nil })
+	}
+}
+
+// Decided says where a request goes. It returns false if it was dropped because Settle was not called for long.
+func (m *Model) Decided(r Request, at time.Time) bool { return m.add(told{Request: r, at: at}) }
+
+// Ended says that a request, of which Decided was called, was answered: with so many prompt tokens from a cache (-1: not known) and so many
+// tokens of output.
+func (m *Model) Ended(r Request, cached, output int, at time.Time) bool {
+	return m.add(told{Request: r, at: at, end: true, cached: cached, output: output})
+}
+
+func (m *Model) add(t told) bool {
+	q := &m.queue
+	q.Lock()
+	defer q.Unlock()
+	if len(q.list) >= maxQueue {
+		return false
+	}
+	q.list = append(q.list, t)
+	return true
+}
+
+// Settle takes in what was told since it was last called. It costs some 0.1 µs a sampled block.
+func (m *Model) Settle() {
+	m.queue.Lock()
+	list := m.queue.list
+	m.queue.list = nil
+	m.queue.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range list {
+		t := &list[i]
+		s := m.slots[t.Slot]
+		switch readable := s != nil && s.size > 0 && t.Size > 0 && (t.Whole || len(t.Chain) > 0); {
+		case !readable && !t.end:
+			m.spans.at(t.at).told += float64(t.Tokens)
+		case !readable:
+		case t.end:
+			m.ended(s, t)
+		default:
+			m.decided(s, t)
+		}
+	}
+}
+
+// decided adds a request's tokens to the histogram.
+func (m *Model) decided(s *slot, t *told) {
+	span := m.spans.at(t.at)
+	known := min(len(t.Chain)*t.Size, t.Tokens)
+	usable := min(max(0, t.Tokens-1)/t.Size, len(t.Chain)) // an engine always computes the last token
+	m.find(s, t.Chain[:usable])
+	m.spread(s, span, t, usable)
+	span.add(math.Inf(1), float64(t.Tokens-usable*t.Size))
+	span.told += float64(t.Tokens)
+	if t.Whole {
+		known = t.Tokens
+	}
+	span.known += float64(known)
+	m.use(s, t)
+}
+
+// find lists the sampled blocks of a prompt. An engine finds a block only after all before it, so a block needs what those need.
+func (m *Model) find(s *slot, chain []uint64) {
+	m.found = m.found[:0]
+	needs := 0.0
+	for i, key := range chain {
+		if !sampled(key, m.shift) {
+			continue
+		}
+		of := s
+		d, ok := s.depth(key)
+		if !ok {
+			of = nil
+			if id, known := m.last[key]; known {
+				of = m.slots[id]
+			}
+			if of != nil {
+				d, ok = of.depth(key)
+			}
+		}
+		if ok && of.size > 0 {
+			needs = max(needs, (float64(d)+0.5)*float64(int(1)<<m.shift)/float64(of.size))
+		} else {
+			needs = math.Inf(1)
+		}
+		if of != s && needs < 1 {
+			needs = math.Inf(1)
+		}
+		m.found = append(m.found, found{i, needs})
+	}
+}
+
+// spread adds the usable blocks of a prompt to a span: the tokens between two sampled blocks count with either one, half and half. Where a
+// prompt goes on behind one that has ended, it has that one's answer. Prompts of which no block is sampled are counted with those of their
+// length that have one.
+func (m *Model) spread(s *slot, span *span, t *told, usable int) {
+	if len(m.found) == 0 {
+		return
+	}
+	each := float64(t.Size) / (1 - math.Pow(1-1/float64(int(1)<<m.shift), float64(usable)))
+	known := -1
+	for known+1 < len(m.found) && !math.IsInf(m.found[known+1].needs, 1) {
+		known++
+	}
+	from := 0.0
+	for i, f := range m.found {
+		to, next := float64(usable), usable
+		if i+1 < len(m.found) {
+			next = m.found[i+1].at
+			to = float64(f.at+next+1) / 2
+		}
+		if i == known {
+			if end := m.answered(s, t.Chain[:usable], f.at, next); end > 0 {
+				to = max(from, float64(end))
+			}
+		}
+		if to > from {
+			span.add(f.needs, each*(to-from))
+			from = to
+		}
+	}
+	span.add(math.Inf(1), each*(float64(usable)-from))
+}
+
+// answered returns where the answer to an earlier prompt ends that ended between two blocks of this one; 0: there was none. The answer's
+// blocks have names from now on.
+func (m *Model) answered(s *slot, chain []uint64, from, to int) (end int) {
+	for i := from; i < to; i++ {
+		n := m.ends.get(chain[i])
+		if n == 0 {
+			continue
+		}
+		end = min(len(chain), i+1+n)
+		m.held -= s.len()
+		for j := range n {
+			s.drop(alias(chain[i], j))
+		}
+		m.held += s.len()
+	}
+	return end
+}
+
+// ended adds what an engine counted, and has the answer's blocks used.
+func (m *Model) ended(s *slot, t *told) {
+	if t.cached >= 0 {
+		span := m.spans.at(t.at)
+		span.measured += float64(t.Tokens)
+		span.cached += float64(t.cached)
+	}
+	n := (t.Tokens+max(0, t.output-1))/t.Size - t.Tokens/t.Size // the last token is not stored (vLLM)
+	n = min(n, s.size)
+	if n > 0 && t.Whole && len(t.Chain) > 0 {
+		end := t.Chain[len(t.Chain)-1]
+		m.ends.put(end, n)
+		for j := n - 1; j >= 0; j-- {
+			if key := alias(end, j); sampled(key, m.shift) {
+				m.useOne(s, key)
+			}
+		}
+	}
+	m.use(s, t)
+}
+
+// use makes a prompt's blocks the most recently used ones, its first one last: engines free a request's blocks from the end (vLLM 0.32,
+// v1/core/kv_cache_manager.py, free).
+func (m *Model) use(s *slot, t *told) {
+	for i := len(t.Chain) - 1; i >= 0; i-- {
+		if key := t.Chain[i]; sampled(key, m.shift) {
+			m.last[key] = t.Slot
+			m.useOne(s, key)
+		}
+	}
+}
+
+// useOne makes one block the most recently used one. A stack keeps what a cache of reach times the size would hold; if all stacks are
+// larger than they may be, every other block is sampled from then on.
+func (m *Model) useOne(s *slot, key uint64) {
+	before := s.len()
+	s.use(key, s.size>>m.shift/freshPart)
+	m.held += s.len() - before
+	if most := reach*s.size>>m.shift + 64; s.len() > most+most/8 {
+		m.compact(s, s.len()-most)
+	}
+	for m.held > m.most {
+		m.shift++
+		for _, s := range m.slots {
+			m.compact(s, 0)
+		}
+		last := make(map[uint64]uint32, len(m.last)) // a map does not give memory back
+		maps.Copy(last, m.last)
+		m.last = last
+	}
+}
+
+func (m *Model) compact(s *slot, without int) {
+	m.held -= s.len()
+	s.compact(without, m.shift, func(key uint64) {
+		if m.slots[m.last[key]] == s {
+			delete(m.last, key)
+		}
+	})
+	m.held += s.len()
+}
+
+// alias is the name of block j of the answer to a prompt that ends with a block.
+func alias(end uint64, j int) uint64 {
+	h := end ^ uint64(j+1)*0x9E3779B97F4A7C15
+	h = (h ^ h>>30) * 0xBF58476D1CE4E5B9
+	h = (h ^ h>>27) * 0x94D049BB133111EB
+	return h ^ h>>31
+}
+
+// ends are the last blocks of prompts, with the number of whole blocks that the answers fill: at least the last maxEnds, at most twice as
+// many.
+type ends struct{ now, before map[uint64]int32 }
+
+func (e *ends) get(key uint64) int { return int(cmp.Or(e.now[key], e.before[key])) }
+
+func (e *ends) put(key uint64, n int) {
+	if len(e.now) >= maxEnds || e.now == nil {
+		e.now, e.before = make(map[uint64]int32), e.now
+	}
+	e.now[key] = int32(n)
+}

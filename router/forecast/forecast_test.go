@@ -1,0 +1,372 @@
+package forecast
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+var start = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+
+func mix(a, b uint64) uint64 { return alias(a, int(b)) }
+
+// sized returns the caches of slots from 0 on.
+func sized(blocks ...int) (list []Cache) {
+	for i, n := range blocks {
+		list = append(list, Cache{Slot: uint32(i), Blocks: n, Used: -1})
+	}
+	return list
+}
+
+// chain returns the blocks of prompts: numbers of segments, each of so many blocks.
+func chain(segments ...[2]int) (list []uint64) {
+	h := uint64(1)
+	for _, s := range segments {
+		for i := range s[1] {
+			h = mix(mix(h, uint64(s[0])), uint64(i))
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
+// TestStack: depths are those of a list that is kept by hand, whatever is used, dropped, cut or thinned.
+func TestStack(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var s stack
+		var list []uint64 // most recently used last
+		for step := range 3000 {
+			key := mix(uint64(r.IntN(200)+1), 0)
+			if !sampled(key, s.shift) {
+				continue
+			}
+			switch k := r.IntN(100); {
+			case k == 0:
+				without, shift := r.IntN(20), s.shift
+				if r.IntN(4) == 0 {
+					shift++
+				}
+				without = min(without, len(list))
+				want := slices.DeleteFunc(slices.Clone(list[without:]), func(key uint64) bool { return !sampled(key, shift) })
+				gone := 0
+				s.compact(without, shift, func(uint64) { gone++ })
+				if gone != len(list)-len(want) {
+					t.Fatalf("seed %d, step %d: %d blocks are said to be gone, want %d", seed, step, gone, len(list)-len(want))
+				}
+				list = want
+			case k < 10:
+				s.drop(key)
+				list = slices.DeleteFunc(list, func(k uint64) bool { return k == key })
+			default:
+				s.use(key, 0)
+				list = append(slices.DeleteFunc(list, func(k uint64) bool { return k == key }), key)
+			}
+			if s.len() != len(list) {
+				t.Fatalf("seed %d, step %d: %d blocks, want %d", seed, step, s.len(), len(list))
+			}
+			for i, key := range list {
+				if d, ok := s.depth(key); !ok || d != len(list)-1-i {
+					t.Fatalf("seed %d, step %d: depth %d, %v of block %d of %d", seed, step, d, ok, i, len(list))
+				}
+			}
+		}
+	}
+}
+
+// lru is a cache of blocks as engines have it, by brute force.
+type lru struct {
+	room int
+	list []uint64
+}
+
+func (c *lru) serve(prompt []uint64) (hits int) {
+	for hits < len(prompt)-1 && slices.Contains(c.list, prompt[hits]) { // the prompts here are of whole blocks: the last one is computed
+		hits++
+	}
+	for _, key := range slices.Backward(prompt) {
+		c.list = append(slices.DeleteFunc(c.list, func(k uint64) bool { return k == key }), key)
+	}
+	c.list = c.list[max(0, len(c.list)-c.room):]
+	return hits
+}
+
+// traffic returns prompts of conversations under a few instructions, some of them continued.
+func traffic(seed uint64, n int) (prompts [][]uint64) {
+	r := rand.New(rand.NewPCG(seed, 2))
+	var open [][][2]int
+	for i := range n {
+		at := len(open)
+		if len(open) > 0 && r.IntN(3) > 0 {
+			at = r.IntN(len(open))
+		} else {
+			open = append(open, [][2]int{{1 + r.IntN(3), 8}})
+		}
+		open[at] = append(slices.Clone(open[at]), [2]int{100 + i, 2 + r.IntN(6)})
+		prompts = append(prompts, chain(open[at]...))
+		if len(open) > 30 {
+			open = slices.Delete(open, 0, 1)
+		}
+	}
+	return prompts
+}
+
+// TestAgainstCaches: what is forecast for caches of other sizes is what caches of these sizes do.
+func TestAgainstCaches(t *testing.T) {
+	const room = 300
+	for _, c := range []struct {
+		shift uint8
+		n     int
+		most  float64 // points
+	}{{0, 1500, 0.6}, {2, 6000, 2}} {
+		for seed := range uint64(3) {
+			prompts := traffic(seed, c.n)
+			m := New(8 << 20)
+			m.shift = c.shift
+			m.Resize(sized(room), start)
+			hits := func(size float64) float64 {
+				of := lru{room: int(size * room)}
+				found, all := 0, 0
+				for _, p := range prompts {
+					found, all = found+of.serve(p), all+len(p)
+				}
+				return float64(found) / float64(all)
+			}
+			now := lru{room: room}
+			for _, p := range prompts {
+				r := Request{0, p, 16, 16 * len(p), true}
+				m.Decided(r, start)
+				m.Ended(r, 16*now.serve(p), 0, start)
+				m.Settle()
+			}
+			f := m.Forecast(time.Hour, start)
+			if f.Covered != 1 || math.Abs(f.Today.HitRate-hits(1)) > 1e-9 {
+				t.Errorf("%+v, seed %d: covered %v, hit rate %v, want 1 and %v", c, seed, f.Covered, f.Today.HitRate, hits(1))
+			}
+			for _, size := range []float64{0.25, 0.5, 0.8, 1.2, 2, 4} {
+				if off := 100 * (f.With(size, f.Workers).HitRate - hits(size)); math.Abs(off) > c.most {
+					t.Errorf("%+v, seed %d, size %v: off by %.2f points of %.1f", c, seed, size, off, 100*hits(size))
+				}
+			}
+		}
+	}
+}
+
+// TestElsewhere: what the chosen worker never had counts as deep as it lies where it was last.
+func TestElsewhere(t *testing.T) {
+	m := New(8 << 20)
+	m.Resize(sized(100, 100), start)
+	first, others := chain([2]int{1, 10}), chain([2]int{2, 250})
+	m.Decided(Request{0, first, 16, 160, true}, start)
+	m.Decided(Request{0, others, 16, 4000, true}, start)
+	m.Settle()
+	m.spans = spans{}
+	m.Decided(Request{1, first, 16, 161, true}, start)
+	f := m.Forecast(time.Hour, start)
+	if a, b := f.With(2, f.Workers).HitRate, f.With(3, f.Workers).HitRate; a != 0 || math.Abs(b-160./161) > 1e-9 {
+		t.Errorf("hit rates of %v at twice the size, %v at three times, want 0 and 160 of 161 tokens", a, b)
+	}
+}
+
+// TestAnswers: an answer takes room, and a prompt that goes on behind it finds it, although the names of its blocks are new.
+func TestAnswers(t *testing.T) {
+	m := New(8 << 20)
+	m.Resize(sized(100), start)
+	one := Request{0, chain([2]int{1, 10}), 16, 165, true}
+	m.Decided(one, start)
+	m.Ended(one, 0, 20*16, start)
+	m.Settle()
+	if n := m.slots[0].len(); n != 30 {
+		t.Errorf("%d blocks, want 10 of the prompt and 20 of the answer", n)
+	}
+	next := Request{0, chain([2]int{1, 10}, [2]int{2, 40}), 16, 50 * 16, true}
+	m.spans = spans{}
+	m.Decided(next, start)
+	f := m.Forecast(time.Hour, start)
+	if got := f.With(1, f.Workers).HitRate * 50; math.Abs(got-30) > 1e-9 || m.slots[0].len() != 50 {
+		t.Errorf("%v of 50 blocks are found of %d, want 30 of 50", got, m.slots[0].len())
+	}
+}
+
+// TestCovered: tokens count as covered if their blocks are known, at a worker whose cache is known.
+func TestCovered(t *testing.T) {
+	m := New(8 << 20)
+	m.Resize(sized(100, 0), start)
+	blocks := chain([2]int{1, 10})
+	for _, r := range []Request{
+		{0, blocks, 16, 165, true},  // 165 tokens
+		{0, blocks, 16, 300, false}, // 160 of 300
+		{0, nil, 16, 75, false},     // no rule reads it
+		{1, blocks, 16, 160, true},  // its cache is not known
+		{2, blocks, 16, 300, true},  // it has left
+	} {
+		m.Decided(r, start)
+	}
+	f := m.Forecast(time.Hour, start)
+	if want := 325. / 1000; f.Tokens != 325 || math.Abs(f.Covered-want) > 1e-9 {
+		t.Errorf("%v tokens, %v covered, want 325 and %v", f.Tokens, f.Covered, want)
+	}
+}
+
+// TestWindow: a forecast is of its window alone. After a change of traffic it is right again when the window has passed.
+func TestWindow(t *testing.T) {
+	m := New(8 << 20)
+	m.Resize(sized(100), start)
+	serve := func(from, to time.Duration, cached int) {
+		for at := from; at < to; at += time.Minute {
+			r := Request{0, chain([2]int{int(at.Minutes()), 10}), 16, 160, true}
+			m.Decided(r, start.Add(at))
+			m.Ended(r, cached, 0, start.Add(at))
+		}
+	}
+	rate := func(window, at time.Duration) float64 {
+		f := m.Forecast(window, start.Add(at))
+		return f.Today.HitRate
+	}
+	serve(0, time.Hour, 144)
+	serve(time.Hour, 2*time.Hour, 16)
+	for _, c := range []struct {
+		window, at time.Duration
+		want       float64
+	}{{time.Hour, time.Hour - 1, 0.9}, {time.Hour, 2*time.Hour - 1, 0.1}, {24 * time.Hour, 2*time.Hour - 1, 0.5},
+		{24 * time.Hour, 25*time.Hour - 1, 0.1}, {24 * time.Hour, 48 * time.Hour, 0}} {
+		if got := rate(c.window, c.at); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%v after the start, hit rate of the last %v is %v, want %v", c.at, c.window, got, c.want)
+		}
+	}
+	serve(26*time.Hour, 27*time.Hour, 80) // spans of the day before are used again
+	if got := rate(24*time.Hour, 27*time.Hour-1); got != 0.5 {
+		t.Errorf("hit rate of the next day is %v, want 0.5", got)
+	}
+}
+
+// TestBounds: whatever prompts have, and however large and many the caches are, a model keeps no more than it may, and no more waits
+// than is allowed.
+func TestBounds(t *testing.T) {
+	const most = 8 << 20
+	inUse := func() int {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&s)
+		return int(s.HeapAlloc)
+	}
+	before := inUse()
+	m := New(most)
+	var caches []Cache
+	for w := range 500 {
+		caches = append(caches, Cache{Slot: uint32(w), Blocks: 1 << 20})
+	}
+	m.Resize(caches, start)
+	r, largestSeen := rand.New(rand.NewPCG(1, 1)), 0
+	blocks := make([]uint64, 4000)
+	for i := range 800 {
+		for k := range blocks {
+			blocks[k] = r.Uint64()
+		}
+		q := Request{uint32(i % 500), blocks, 16, 16 * len(blocks), true}
+		at := start.Add(time.Duration(i) * time.Minute)
+		m.Decided(q, at)
+		m.Ended(q, 0, 100_000, at)
+		m.Settle()
+		if i%100 == 99 {
+			largestSeen = max(largestSeen, inUse()-before)
+		}
+	}
+	runtime.KeepAlive(blocks)
+	if largestSeen > most || m.shift == 0 {
+		t.Errorf("%d bytes in use with 1 of 2^%d blocks sampled, want %d at most, and fewer blocks", largestSeen, m.shift, most)
+	}
+	kept, last := 0, 0
+	for id, s := range m.slots {
+		kept += s.len()
+		for key := range s.at {
+			if m.last[key] == id {
+				last++
+			}
+		}
+	}
+	if kept != m.held || kept > m.most {
+		t.Errorf("%d blocks are kept and %d counted, of %d", kept, m.held, m.most)
+	}
+	if n := len(m.last); n > kept {
+		t.Errorf("%d blocks have a last worker, of %d that are kept", n, kept)
+	}
+	m.Resize(caches[:1], start)
+	if n := len(slices.Collect(maps.Values(m.last))); m.held != m.slots[0].len() || n > m.held {
+		t.Errorf("after the others have left, %d blocks are counted and %d have a last worker, want %d", m.held, n, m.slots[0].len())
+	}
+	taken := 0
+	for range 2 * maxQueue {
+		if m.Decided(Request{0, blocks, 16, 160, true}, start) {
+			taken++
+		}
+	}
+	if taken != maxQueue {
+		t.Errorf("%d decisions wait, want %d", taken, maxQueue)
+	}
+}
+
+// TestConcurrent is for the race detector.
+func TestConcurrent(t *testing.T) {
+	m := New(8 << 20)
+	m.Resize(sized(1000), start)
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for i := range 200 {
+				r := Request{0, chain([2]int{w, 5}, [2]int{i, 5}), 16, 160, true}
+				m.Decided(r, start)
+				m.Ended(r, -1, 10, start)
+				if i%20 == 0 {
+					m.Settle()
+					_ = m.Forecast(time.Hour, start)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if f := m.Forecast(time.Hour, start); f.Tokens != 4*200*160 {
+		t.Errorf("%v tokens, want %d", f.Tokens, 4*200*160)
+	}
+}
+
+// TestSaid: the forecast in a sentence.
+func TestSaid(t *testing.T) {
+	f := Forecast{Tokens: 1, Workers: 8, Today: Point{1, 0.58, 0.3, false}, Marks: []Mark{{MoreCache, Point{1.2, 0.603, 0.2, false}},
+		{OneMore, Point{1.1, 0.59, 0.2, false}}, {OneFewer, Point{0.9, 0.53, 0.4, false}}, {NothingLost, Point{9, 0.78, 0.1, false}}}}
+	want := "You are at 58 %. A fifth more cache: +2. One worker more: +1. One fewer: -5. Nothing evicted: 78 %."
+	if got := f.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	f.Marks[2].Overloaded = true
+	want = "You are at 58 %. A fifth more cache: +2. One worker more: +1. One fewer: too few for the load. Nothing evicted: 78 %."
+	if got := f.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := fmt.Sprint((&Forecast{}).String()); got == want || got == "" {
+		t.Errorf("without traffic: %q", got)
+	}
+}
+
+func BenchmarkSettle(b *testing.B) {
+	prompts := traffic(1, 2000)
+	m := New(8 << 20)
+	m.Resize(sized(25000, 25000), start)
+	m.shift = 3
+	blocks := 0
+	for i := 0; b.Loop(); i++ {
+		p := prompts[i%len(prompts)]
+		r := Request{uint32(i % 2), p, 16, 16 * len(p), true}
+		m.Decided(r, start)
+		m.Ended(r, 16, 160, start)
+		m.Settle()
+		blocks += len(p)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(blocks), "ns/block")
+}
