@@ -129,7 +129,8 @@ func (f *Facts) ofWorkers(l *list) {
 		}
 		for k := range signs {
 			sign := &signs[k]
-			sameReason := w.Health != nil && sign.ofAbsence() || sign.kind == "waiting" && found != nil && errors.Is(w.EventsError.Cause, rules.ErrNotAsked) ||
+			sameReason := w.Health != nil && sign.ofAbsence() ||
+				sign.kind == "waiting" && found != nil && errors.Is(w.EventsError.Cause, rules.ErrNotAsked) ||
 				f.NATS != "" && errors.Is(w.EventsError.Cause, bus.ErrSilent)
 			if detail, shows := sign.shows(w); shows && !sameReason {
 				l.add(sign.Finding, w.Name, detail)
