@@ -59,7 +59,7 @@ var faults = []fault{
 	{"Envoy killed, started again", true, "held", (*chaos).killEnvoy},
 	{"Envoy stopped for 10 s", false, "held", func(c *chaos) string {
 		return c.freeze(c.envoy.Signal) +
-			"failed: of the requests that waited and arrive at once, those that get no connection within Envoy's connect_timeout"
+			"failed: of the requests that waited, those without a connection within Envoy's connect_timeout"
 	}},
 	{"Envoy restarted hot", false, "held", (*chaos).hotRestart},
 	{"an image host that drips", false, "", (*chaos).drip},
@@ -142,7 +142,7 @@ func TestChaos(t *testing.T) {
 		if failed+cut+undecided > 0 {
 			harm = fmt.Sprintf("%d, %d, %d", failed, cut, undecided)
 		}
-		row := fmt.Sprintf("| %s | %d | %s | %.1f s | %s |", f.name, tried, harm, took, said)
+		row := strings.TrimSuffix(fmt.Sprintf("- %s: %d; %s; %.1f s; %s", f.name, tried, harm, took, said), "; ")
 		t.Logf("%s index %s; goroutines, descriptors, MB, MB live (before): %s", row, index, after.beside(before))
 		rows = append(rows, row)
 		if failed > 0 && f.may != "held" || cut > 0 && f.may == "" || refused > 0 && f.may != "held" {
@@ -157,7 +157,7 @@ func TestChaos(t *testing.T) {
 	}
 	if file := os.Getenv("SIGHTLINE_CHAOS"); file != "" && only == "" && !t.Failed() {
 		head := fmt.Sprintf("%d requests a second, two Sightlines, four simulated workers, a real Envoy, in %v on %d cores "+
-			"(`make chaos`).\n\n| fault | requests | failed, cut, undecided | normal after | |\n|---|---|---|---|---|\n",
+			"(`make chaos`). Fault: requests; failed, cut, undecided; normal after.\n\n",
 			c.rate, time.Since(began).Round(time.Second), runtime.NumCPU())
 		section.Write(t, file, "chaos", head+strings.Join(rows, "\n"))
 	}
@@ -379,7 +379,7 @@ func (c *chaos) hotRestart() string {
 		"--drain-time-s", "3", "--parent-shutdown-time-s", "6")
 	time.Sleep(faultLasts)
 	old.Stop()
-	return "failed or cut: on connections that the old Envoy closed at its end"
+	return "on connections that the old Envoy closed at its end"
 }
 
 // drip: one request in twenty names an image whose first bytes take three seconds to come.
@@ -406,7 +406,7 @@ func (c *chaos) drip() string {
 	}
 	c.mu.Unlock()
 	time.Sleep(faultLasts)
-	return "in one request of twenty; each is decided in time, and answered after 3 s, when its worker has the image"
+	return "in one request of twenty; each is decided in time, and answered after 3 s"
 }
 
 // storm: one worker stores and evicts as fast as it can, by prompts that pass everybody else by.
@@ -440,7 +440,7 @@ func (c *chaos) storm() string {
 		})
 	}
 	flood.Wait()
-	return fmt.Sprintf("%d blocks a second stored, as many evicted, at one worker", (batches()-before)/16/int(faultLasts.Seconds()))
+	return fmt.Sprintf("%d blocks a second stored and evicted at one worker", (batches()-before)/16/int(faultLasts.Seconds()))
 }
 
 // crowd: a thousand workers more, at as many addresses of loopback, that one server answers for.

@@ -532,7 +532,7 @@ func (row *rivalRow) ratio(ours *rivalRow) (median, noise float64) {
 // rivalTable writes the table's head and returns what adds a cell to it.
 func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, load float64, rate float64, rows map[*rivalRun]rivalRow) {
 	fmt.Fprintf(text, "Measured by `make bench-rivals`, %s, %d cores shared with other work (load %s): %d simulated vLLM workers for "+
-		"each router, %d times slower than a large GPU, prefill in chunks of 8,192 tokens; one open-loop schedule for all at the same moment, "+
+		"each router, %d times slower than a large GPU; one open-loop schedule for all at once, "+
 		"%.0f s a cell, of which the first %d are not counted. Load is the work under round robin. The others' times are ratios to Sightline's, "+
 		"the mean's the median of %d parts of the cell with half the distance between the least and the largest; **bold** differs by more than "+
 		"that, the others are within their noise. "+
@@ -579,11 +579,10 @@ func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, l
 
 // rivalCosts writes what each router is started with and what it takes.
 func rivalCosts(text *strings.Builder, runs []*rivalRun) {
-	text.WriteString("\n| router, with its Envoy | started with | ms outside the workers | CPU ms a request, idle work too | MiB, most |\n" +
-		"|---|---|---|---|---|\n")
+	text.WriteString("\nEach router with its Envoy: ms outside the workers; CPU ms a request, idle work too; MiB at most.\n\n")
 	for _, r := range runs {
 		n := float64(max(1, r.cells))
-		fmt.Fprintf(text, "| %s | %s | %.1f | %.1f | %.0f |\n", r.name, r.flags, r.outside/n, r.cpu/n, r.mib)
+		fmt.Fprintf(text, "- %s (%s): %.1f; %.1f; %.0f\n", r.name, r.flags, r.outside/n, r.cpu/n, r.mib)
 	}
 }
 
