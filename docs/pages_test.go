@@ -106,3 +106,18 @@ func TestLinks(t *testing.T) {
 		}
 	}
 }
+
+// TestPagesAreShort: a page that gains text loses as much elsewhere.
+func TestPagesAreShort(t *testing.T) {
+	const most = 22800
+	words := 0
+	for page, text := range files(t, ".md") {
+		if filepath.Dir(page) == "docs" {
+			words += len(strings.Fields(text))
+		}
+	}
+	t.Logf("%d words in docs/*.md", words)
+	if words > most {
+		t.Errorf("got %d words in docs/*.md, want %d at most: say it in fewer, or take something away", words, most)
+	}
+}

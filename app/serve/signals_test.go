@@ -138,9 +138,9 @@ func table(signals map[string]exporting) string {
 	for _, name := range slices.Sorted(maps.Keys(signals)) {
 		s := signals[name]
 		if s.labels != "" {
-			s.labels = " (" + strings.ReplaceAll(s.labels, ",", ", ") + ")"
+			s.labels = "{" + s.labels + "}"
 		}
-		fmt.Fprintf(&out, "- `%s`%s: %s\n", name, s.labels, s.help)
+		fmt.Fprintf(&out, "- `%s%s`: %s\n", name, s.labels, s.help)
 	}
 	return out.String()
 }
@@ -164,6 +164,16 @@ func TestSignalsDoc(t *testing.T) {
 		}
 	} else if written != page {
 		t.Error("docs/signals.md is not what is registered; go test ./app/serve -run TestSignalsDoc -update writes it")
+	}
+}
+
+// TestSignalsAreFew: whoever adds a metric takes another away.
+func TestSignalsAreFew(t *testing.T) {
+	all := routerSignals(t)
+	maps.Copy(all, described(descriptions{}))
+	const most = 110
+	if len(all) > most {
+		t.Errorf("got %d metrics of routers and agents, want %d at most: %v", len(all), most, slices.Sorted(maps.Keys(all)))
 	}
 }
 
