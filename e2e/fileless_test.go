@@ -47,7 +47,7 @@ func TestServeWorkers(t *testing.T) {
 	said := behindPrinted(t, l, string(printed), listen, 2, clients, envoyAdmin, bin,
 		append([]string{"serve", "--admin", l.Admin}, flags...)...)
 	for _, want := range []string{"worker " + late + " could not be identified", "left out, and asked again every 5s",
-		silent.Addr() + ": KV events are off", `its adapter "` + lab.ModelName + `" has the name of another`,
+		silent.Addr() + ": the worker publishes no KV events", `its adapter "` + lab.ModelName + `" has the name of another`,
 		"--kv-events-config", "Envoy's configuration: sightline envoy --worker " + a.Addr()} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("it does not say %q", want)

@@ -12,6 +12,8 @@ import (
 	"time"
 )
 
+const wantAdmin = "a Sightline's admin page, by default http://127.0.0.1:9903"
+
 // AdminRequest is a request to a running Sightline's admin page.
 type AdminRequest struct {
 	Method   string // "": GET
@@ -44,7 +46,7 @@ func Ask(ctx context.Context, q AdminRequest) ([]byte, error) {
 		if of := (*url.Error)(nil); errors.As(err, &of) {
 			err = of.Err // without the whole URL again
 		}
-		return nil, fmt.Errorf("nothing answers at %s: %w (want a Sightline's admin page, by default http://127.0.0.1:9903)", q.Base, err)
+		return nil, fmt.Errorf("nothing answers at %s: %w (want "+wantAdmin+")", q.Base, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, q.MaxBytes+1))
@@ -52,7 +54,7 @@ func Ask(ctx context.Context, q AdminRequest) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case resp.StatusCode == http.StatusNotFound && strings.TrimSpace(string(body)) != notKnown:
-		return nil, fmt.Errorf("%s answers 404: it is not a Sightline's admin page (by default http://127.0.0.1:9903)", ask)
+		return nil, fmt.Errorf("%s answers 404 (want "+wantAdmin+")", ask)
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answers %d: %s", ask, resp.StatusCode, strings.TrimSpace(string(body[:min(len(body), 300)])))
 	case int64(len(body)) > q.MaxBytes:

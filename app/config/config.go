@@ -224,7 +224,7 @@ type Worker struct {
 // Events says how a worker's KV events are received. Without any key its cache is only inferred from what was routed there.
 type Events struct {
 	ZMQ    string `yaml:"zmq"`    // the engine's PUB socket, such as tcp://10.0.0.5:5557; rank r is at port + r
-	Replay string `yaml:"replay"` // its replay socket, such as tcp://10.0.0.5:5558
+	Replay string `yaml:"replay"` // its replay socket, such as tcp://10.0.0.5:5657
 	Topic  string `yaml:"topic"`
 	// HTTP is the server whose events are drained, such as http://10.0.0.5:8000 (TensorRT-LLM). Draining takes them away from
 	// everybody else, so only one router replica may do it; with more, an agent drains and publishes.

@@ -386,7 +386,7 @@ func (c *client) usage(ctx context.Context, body []byte) error {
 	}
 	answer, err := c.send(ctx, body, nil)
 	if err == nil && (json.Unmarshal(answer, &said) != nil || said.Usage.Prompt < 1) {
-		err = errors.New("want an answer with its usage")
+		err = inspect.ErrNoUsage
 	}
 	return err
 }

@@ -309,15 +309,15 @@ type mistake struct {
 
 // mistakes are those made in the field, most frequent first; some occur in several forms.
 var mistakes = []mistake{
-	{"1 events off", "SL0301", Error, "a: not as configured (events): the worker publishes no KV events", `"publisher": "zmq"`, func(f *fleet) {
+	{"1 events off", "SL0301", Error, "a: not as configured (events): the worker publishes no KV events", `"publisher":"zmq"`, func(f *fleet) {
 		f.sim = only(func(c *sim.Config) { c.Bare = true })
 	}},
 	{"1 other topic", "SL0301", Error, `its topic is "kv", subscribed to is "other"`, "--kv-events-config", func(f *fleet) {
 		f.sim = func(_ int, c *sim.Config) { c.Topic = "kv" }
 		f.config = pairs(`replay: "A-REPLAY"`, `replay: "A-REPLAY", topic: other`)
 	}},
-	{"2 block size", "SL0107", Warning, "blocks of 32 tokens by its events, configured are 16: its own are used",
-		"block_size: 32", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.BlockSize = 32 }) }},
+	{"2 block size", "SL0107", Warning, "a: blocks of another size than block_size; its own are used: 32 tokens",
+		"block_size: its own", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.BlockSize = 32 }) }},
 	{"3 prefix caching off", "SL0102", Error, "a: not as configured (prefix caching): its prefix cache is off", "--enable-prefix-caching",
 		func(f *fleet) { f.sim = only(func(c *sim.Config) { c.NoPrefixCache = true }) }},
 	{"3 and it does not say so", "SL0102", Error, "a: found 0 of", "--enable-prefix-caching", func(f *fleet) {
@@ -358,7 +358,7 @@ var mistakes = []mistake{
 	{"8 not heard", "SL0303", Error, "a: no connection to the KV events: refused", "SL0601", func(f *fleet) {
 		f.page.workers[0].Events, f.page.workers[0].EventsError = "waiting", findings.Failure{Text: "refused"}
 	}},
-	{"9 no replay", "SL0304", Warning, "a: no replay is configured", `events: {replay: "tcp://127.0.0.1:`, func(f *fleet) {
+	{"9 no replay", "SL0304", Warning, "a: no replay socket", `events: {replay: "tcp://127.0.0.1:`, func(f *fleet) {
 		f.config = pairs(`, replay: "A-REPLAY"`, "")
 	}},
 	{"9 replay among the event ports", "SL0304", Error, "overlap: each rank takes its port plus its number",
@@ -482,7 +482,7 @@ var mistakes = []mistake{
 	{"24 the worker speaks TLS", "SL0109", Error, "it speaks TLS: worker_access.ca", "worker_access: {ca: FILE}", func(f *fleet) {
 		f.tls, f.proxy = true, func(http.ResponseWriter, *http.Request) bool { return false }
 	}},
-	{"25 guesses in the place of events", "SL0301", Warning, "a: no events are configured", "events: {auto: true}",
+	{"25 guesses in the place of events", "SL0301", Warning, "a: no KV events: the cache's contents are guessed", "events: {auto: true}",
 		func(f *fleet) { f.config = pairs(`, events: {zmq: "A-EVENTS", replay: "A-REPLAY"}`, "") }},
 	{"25 match limit", "SL0107", Warning, "configured 1024, the worker reports ", "max_model_len", func(f *fleet) {
 		f.config = pairs("block_size: 16", "block_size: 16, max_model_len: 1024")
@@ -516,11 +516,11 @@ var mistakes = []mistake{
 		"docs/engines.md", func(f *fleet) {
 			f.page.workers[0].Events, f.page.workers[0].EventsError = "unreadable", findings.Failure{Text: "messages of 1 frame"}
 		}},
-	{"31 as an agent hears", "SL0309", Error, "of worker a, rank 0: the engine's events cannot be read: messages of 1 frame",
+	{"31 as an agent hears", "SL0309", Error, "of worker a, rank 0: its engine's events: messages of 1 frame",
 		"docs/engines.md", func(f *fleet) {
 			f.agent = `{"worker":"a","ranks":[{"rank":0,"heard":{"Unreadable":"messages of 1 frame"}}]}`
 		}},
-	{"31 on Dynamo's plane", "SL0309", Error, "3 messages of Dynamo's event plane cannot be read", "docs/engines.md", func(f *fleet) {
+	{"31 on Dynamo's plane", "SL0309", Error, "3 of Dynamo's event messages cannot be read", "docs/engines.md", func(f *fleet) {
 		f.page.garbled = 3
 	}},
 	{"31 as heard here", "SL0309", Error, "a: its events cannot be read: ", "docs/engines.md", otherForm},

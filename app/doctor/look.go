@@ -141,7 +141,7 @@ func (s *collected) lookAtDynamo(ctx context.Context, client *http.Client) {
 		return
 	}
 	if len(s.Servers) == 0 {
-		s.Missing[findings.FromWorkers] = "Dynamo's workers answer no HTTP"
+		s.Missing[findings.FromWorkers] = inspect.ErrNoHTTP.Error()
 	}
 	for _, at := range c.Frontends {
 		s.Servers = append(s.Servers, &findings.Server{FrontEnd: true,

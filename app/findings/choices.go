@@ -89,7 +89,8 @@ func (f *Facts) ofChoices(l *list) {
 		}
 		l.add(Finding{Code: "SL0205", Severity: severity, kind: format, From: "requests", What: fmt.Sprintf(format, args...), Fix: fix}, "", "")
 	}
-	const apart = "varying parts of prompts (dates, ids, names) after the common ones; a smaller --block-size, where the model allows it"
+	const smaller = "a smaller --block-size, where the model allows it"
+	const apart = "varying parts of prompts (dates, ids, names) after the common ones; " + smaller
 	switch share := float64(found) / float64(max(read, 1)); {
 	case read < fewDecided || share >= someHit && 2*fewer <= found:
 	case slices.ContainsFunc(l.found, func(p *Finding) bool { return p.Severity != "note" && slices.Contains(misses, p.Code) }):
@@ -97,7 +98,7 @@ func (f *Facts) ofChoices(l *list) {
 		add("error", "see SL0301, SL0303 and SL0304",
 			"events are late or lost: engines found more than was predicted in %d of %d answers", more, told)
 	case 2*short > read:
-		add("note", "nothing to fix: engines cache whole blocks (a smaller --block-size, where the model allows it)",
+		add("note", "nothing to fix: engines cache whole blocks ("+smaller+")",
 			"%d of the last %d prompts are shorter than a block of %d tokens: 0 hits is right for them", short, read, size)
 	case 2*fewer > max(found, 1) || full != "":
 		add("warning", fixSmall, "evicted: engines found less than was predicted in %d of %d answers%s", fewer, told, full)

@@ -201,9 +201,9 @@ func (f *Facts) ofSightline(l *list) {
 		Fix: "replicas.addresses, ca and api_key_file: as listen of the other wants them; the same release"},
 		"another replica hears nothing of this one: %s", strings.Join(f.LostReplicas[:min(len(f.LostReplicas), named)], "; "))
 	one(f.Lost > 0, Finding{Code: "SL0503", Severity: "warning", From: "events", Fix: "index: {max_bytes: …}, larger"},
-		"the index had no room for %d blocks", f.Lost)
+		"%d blocks had no room in the index", f.Lost)
 	one(f.Garbled > 0, Finding{Code: "SL0309", Severity: "error", From: "events", Fix: fixUnreadable},
-		"%d messages of Dynamo's event plane cannot be read; the log names where the first came from", f.Garbled)
+		"%d of Dynamo's event messages cannot be read; the log names where the first came from", f.Garbled)
 	one(f.TakesOne, Finding{Code: "SL0408", Severity: "warning", From: "requests",
 		Fix: "route: {one_address: true}, or serve --pool --one-address, so that no request fails after the next start"},
 		"the gateway took no list of workers and failed the first request: since then one address is named")

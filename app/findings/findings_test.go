@@ -97,7 +97,7 @@ func TestFindings(t *testing.T) {
 			Verdict: probe.Configuration, Detail: "off"}}}}}, "SL0102", "error", "gpu-1: not as configured (prefix caching): off"},
 		{Facts{Last: slices.Repeat([]router.Recent{{Used: "b", Addr: "a", Worker: "gpu-1"}}, 4)}, "SL0408", "error",
 			"4 of the last 4 requests went elsewhere than chosen, such as b instead of a"},
-		{Facts{Lost: 7}, "SL0503", "warning", "no room for 7 blocks"},
+		{Facts{Lost: 7}, "SL0503", "warning", "7 blocks had no room in the index"},
 		{Facts{NATSRefused: 7}, "SL0601", "warning", "denied Sightline or an agent access 7 times"},
 		{Facts{TooLate: 4}, "SL0003", "error", "4 requests went on undecided"},
 		{Facts{TakesOne: true}, "SL0408", "warning", "took no list of workers"},

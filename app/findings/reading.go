@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/workers/probe"
 )
@@ -45,8 +46,7 @@ func (f *Facts) ofStreams(l *list) {
 	for i := range f.Late {
 		late := &f.Late[i]
 		l.add(Finding{Code: "SL0303", Severity: "warning", kind: "behind", From: "audit", Since: late.Since,
-			What: "KV events come late, so what its cache holds is known late", Fix: "see the network to its event socket, how busy its " +
-				"publisher and agent are"}, late.Worker,
+			What: "KV events come late, so what its cache holds is known late", Fix: fixLate}, late.Worker,
 			fmt.Sprintf("%v after the requests' ends", late.By))
 	}
 	for i := range f.Misplaced {
@@ -144,7 +144,7 @@ func (f *Facts) ofProbes(l *list) {
 		}
 		seen := map[string]bool{}
 		for _, found := range r.Findings {
-			p := ofProbe(found.What)
+			p := ofProbe(found.What, r.Engine)
 			image := p.Code == "SL0204"
 			switch {
 			case found.Verdict == probe.Equal:
@@ -177,7 +177,7 @@ func (f *Facts) ofProbes(l *list) {
 }
 
 // ofProbe returns where a subject of the probe leads if a worker differs in it.
-func ofProbe(what string) Finding {
+func ofProbe(what, engine string) Finding {
 	code, severity, fix := "SL0201", "error", ownFiles
 	switch what {
 	case "name", "engine_model":
@@ -185,16 +185,15 @@ func ofProbe(what string) Finding {
 	case "adapters":
 		code, severity, fix = "SL0103", "warning", "adapters: as every worker of the model lists them; load the same ones on all"
 	case probe.Events:
-		code, fix = "SL0301", fixNoEvents
+		code, fix = "SL0301", startEvents(engine)
 	case probe.PrefixCaching:
 		code, fix = "SL0102", fixCaching
 	case "ranks":
 		code, fix = "SL0303", "ranks: as many as the worker has"
 	case "engine":
-		code, fix = "SL0107", "engine: the worker's, of its model or of a class for it; addr: the engine's own port, not that of a "+
-			"proxy or front end before it (Dynamo's are named by dynamo.frontends)"
+		code, fix = "SL0107", "engine: the worker's"+ofClass+"; "+rules.Page.Fix()+" (Dynamo's front ends are named by dynamo.frontends)"
 	case "engine_version", "max_model_len", "revision":
-		code, severity, fix = "SL0107", "warning", what+": the worker's, of its model or of a class for it"
+		code, severity, fix = "SL0107", "warning", what+": the worker's"+ofClass
 	case probe.Cache:
 		code, severity, fix = "SL0503", "warning", fixSmall
 	case probe.Image, probe.LargeImage:

@@ -25,20 +25,21 @@ const (
 	refusedFor = 10 * time.Minute // a refused call counts, unless its sender was admitted since
 )
 
+const ofCluster = " of the workers' cluster in Envoy"
+
 // envoyFlags has what Envoy's response flags mean, and what to do; the first that is set counts.
-var envoyFlags = []struct{ flag, means, fix string }{
+var envoyFlags = []struct{ flags, means, fix string }{
 	{"UT", "Envoy's timeout ended before the answer", "timeout of the route in Envoy, and per_try_timeout of its retries: 0s, as " +
 		"\"sightline envoy\" prints, or longer than the longest answer"},
 	{"SI", "Envoy's idle timeout ended the request", "stream_idle_timeout and idle_timeout of Envoy's route: longer than a prefill takes"},
-	{"DT", "Envoy's max_stream_duration ended the request", "max_stream_duration in Envoy: longer than the longest answer"},
-	{"UMSDR", "Envoy's max_stream_duration ended the request", "max_stream_duration in Envoy: longer than the longest answer"},
-	{"UO", "Envoy's circuit breaker is open", "circuit_breakers of the workers' cluster in Envoy, as \"sightline envoy\" prints: SL0410"},
+	{"DT UMSDR", "Envoy's max_stream_duration ended the request", "max_stream_duration in Envoy: longer than the longest answer"},
+	{"UO", "Envoy's circuit breaker is open", "circuit_breakers" + ofCluster + ", as \"sightline envoy\" prints: SL0410"},
 	{"NR", "Envoy has no route", "the routes in Envoy: their paths, hosts and headers"},
 	{"NC", "Envoy does not know the route's cluster", "the route's cluster in Envoy"},
-	{"UH", "Envoy has no healthy worker", "the health checks and addresses of the workers' cluster in Envoy: SL0408"},
-	{"DF", "Envoy cannot resolve a name", "the addresses of the workers' cluster in Envoy"},
-	{"UF", "Envoy gets no connection", "address, port and TLS of the workers' cluster in Envoy, and the network between them"},
-	{"UPE", "the worker does not speak Envoy's protocol", "HTTP/1.1 or HTTP/2 and TLS of the workers' cluster in Envoy"},
+	{"UH", "Envoy has no healthy worker", "the health checks and addresses" + ofCluster + ": SL0408"},
+	{"DF", "Envoy cannot resolve a name", "the addresses" + ofCluster},
+	{"UF", "Envoy gets no connection", "address, port and TLS" + ofCluster + ", and the network between them"},
+	{"UPE", "the worker does not speak Envoy's protocol", "HTTP/1.1 or HTTP/2 and TLS" + ofCluster},
 	{"UC", "the connection broke", "see the worker's log, and what is between it and Envoy"},
 	{"UR", "the worker reset the request", "see the worker's log"},
 	{"LR", "Envoy reset the request", "see Envoy's log"},
@@ -62,7 +63,7 @@ func failure(code int, flags string) (f failures, ok bool) {
 	known := false
 	if set := strings.Split(flags, ","); !slices.Contains(set, "DC") && !slices.Contains(set, "DR") {
 		for _, one := range envoyFlags {
-			if slices.Contains(set, one.flag) {
+			if slices.ContainsFunc(strings.Fields(one.flags), func(flag string) bool { return slices.Contains(set, flag) }) {
 				f.means, f.fix, known = one.means, one.fix, true
 				break
 			}

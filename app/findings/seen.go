@@ -164,7 +164,6 @@ func (w *Server) judge(l *list, s *Seen) {
 		}
 		return
 	}
-	w.ofLoad(l)
 	computed := w.Sent && w.CanaryErr == nil
 	if w.CanaryErr != nil {
 		l.bad("SL0109", "warning", w.Name, "see its log: it answers questions and computes nothing", "the canary failed: %v", w.CanaryErr)
@@ -181,9 +180,9 @@ func (w *Server) judge(l *list, s *Seen) {
 		l.unchecked("SL0102", "%s does not report it", w.Name)
 	}
 	if computed && second == nil && (w.First.Details == nil || w.First.Details.Cached == 0) {
-		l.bad("SL0106", "warning", w.Name, "start it with --enable-prompt-tokens-details (vLLM), --enable-cache-report (SGLang)",
-			"the usage in its answers does not report cached tokens, so predictions are not checked against them")
+		w.Facts.CountsCached = new(bool)
 	}
+	w.ofStart(l)
 	w.ofEvents(l, s, computed)
 	for _, o := range w.Sockets {
 		if o.Unread != "" && !w.Heard() {
@@ -191,8 +190,7 @@ func (w *Server) judge(l *list, s *Seen) {
 		}
 		for _, f := range o.Frames {
 			if given := w.Class.ConfiguredBlockSize(); given != 0 && given != f.BlockSize {
-				l.bad("SL0107", "warning", w.Name, fmt.Sprintf("block_size: %d, of its model or of a class for it; or leave it out", f.BlockSize),
-					"blocks of %d tokens by its events, configured are %d: its own are used", f.BlockSize, given)
+				l.add(otherSize, w.Name, fmt.Sprint(f.BlockSize, " tokens"))
 			}
 			if skew := f.Came.Sub(f.Stamped); !f.Stamped.IsZero() && max(skew, -skew) > maxSkew {
 				l.bad("SL0303", "warning", w.Name, "run NTP (chrony, systemd-timesyncd) on the worker's machine and here",
@@ -214,17 +212,48 @@ func (w *Server) Heard() bool {
 	return slices.ContainsFunc(w.Sockets, func(o *Socket) bool { return len(o.Frames) > 0 })
 }
 
-// ofLoad adds a load that cannot be read.
-func (w *Server) ofLoad(l *list) {
-	if w.Rules.Load.Path == "" || w.Events.Load != "" || w.Facts.Requests != nil {
-		return
+// Started returns what a server was started without, by what it says itself.
+func (w *Server) Started() (found []*Finding) {
+	var l list
+	off := func(told *bool) bool { return told != nil && !*told }
+	if off(w.Facts.Publishes) {
+		l.bad("SL0301", "error", w.Name, startEvents(w.Class.Engine), "%v", rules.ErrNoEvents)
 	}
-	why := "its metrics page does not report its requests"
-	if at := slices.IndexFunc(w.Facts.Unknown, func(u rules.Unknown) bool { return u.What == "requests" }); at >= 0 {
-		why = w.Facts.Unknown[at].Why
+	if off(w.Facts.PrefixCaching) {
+		l.bad("SL0102", "error", w.Name, fixCaching, "its prefix cache is off: routing gains nothing")
 	}
-	l.bad("SL0106", "warning", w.Name, "let Sightline fetch http://"+w.Addr+w.Rules.Load.Path+" without a key, or give worker_access: "+
-		"{api_key_file: …} (SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)", "%s", why)
+	w.ofStart(&l)
+	return l.found
+}
+
+// ofStart adds what no probe sees.
+func (w *Server) ofStart(l *list) {
+	flags, e := w.Rules.Flags, w.Facts.Events
+	if w.Facts.CountsCached != nil && !*w.Facts.CountsCached {
+		l.bad("SL0106", "warning", w.Name, "start it with "+cmp.Or(flags.Counts, "a release that reports them"),
+			"the usage in its answers does not report cached tokens, so predictions are not checked against them")
+	}
+	if w.Rules.Load.Path != "" && w.Events.Load == "" && w.Facts.Requests == nil {
+		why, fix := "its metrics page does not report its requests", "let Sightline fetch http://"+w.Addr+w.Rules.Load.Path+
+			" without a key, or give worker_access: {api_key_file: …}"
+		if at := slices.IndexFunc(w.Facts.Unknown, func(u rules.Unknown) bool { return u.What == "requests" }); at >= 0 {
+			why = w.Facts.Unknown[at].Why
+		}
+		if flags.Metrics != "" {
+			fix = "start it with " + flags.Metrics + "; " + fix
+		}
+		l.bad("SL0106", "warning", w.Name, fix, "%s", why)
+	}
+	if told := len(e) > 0 && e[0].Replay != ""; w.Events.Load == "" && w.Events.Replay == "" && (w.Events.ZMQ != "" || len(e) > 0 && !told) {
+		fix := startEvents(w.Class.Engine)
+		switch {
+		case told:
+			fix = "events: {replay: \"" + e[0].Replay + "\"}"
+		case !w.Events.Auto:
+			fix += ", and here events: {replay: \"tcp://" + host(w.Addr) + ":" + ReplayPort + "\"}"
+		}
+		l.bad("SL0304", "warning", w.Name, fix, "no replay socket: blocks stored before Sightline starts, and missed events, are never known")
+	}
 }
 
 // ofEvents adds event sockets that are silent, elsewhere, or cannot be reached.
@@ -259,14 +288,6 @@ func (w *Server) ofEvents(l *list, s *Seen, computed bool) {
 			l.bad("SL0304", "error", w.Name, fixReplay, "rank %d: %v", o.Rank, o.Replayed)
 		}
 	}
-	if w.Events.ZMQ != "" && w.Events.Replay == "" && w.Events.Load == "" {
-		fix := fixNoEvents + ", and here events: {replay: \"tcp://" + host(w.Addr) + ":" + ReplayPort + "\"}"
-		if len(w.Facts.Events) > 0 && w.Facts.Events[0].Replay != "" {
-			fix = "events: {replay: \"" + w.Facts.Events[0].Replay + "\"}"
-		}
-		l.bad("SL0304", "warning", w.Name, fix,
-			"no replay is configured: blocks stored before Sightline starts, and missed events, are never known")
-	}
 	said := w.Facts.Publishes != nil
 	switch unread := slices.ContainsFunc(w.Sockets, func(o *Socket) bool { return o.Unread != "" }); {
 	case said && !*w.Facts.Publishes: // the probe's finding
@@ -281,7 +302,7 @@ func (w *Server) ofEvents(l *list, s *Seen, computed bool) {
 				topic = fmt.Sprintf(" (its topic is %q, subscribed to is %q)", e.Topic, w.Events.Topic)
 			}
 		}
-		l.bad("SL0301", "error", w.Name, fixNoEvents, "no event came within %v of a prompt that it computed%s", s.Patience, topic)
+		l.bad("SL0301", "error", w.Name, startEvents(w.Class.Engine), "no event came within %v of a prompt that it computed%s", s.Patience, topic)
 	case said:
 		l.ok("SL0301", "%s says that it publishes", w.Name)
 	default:
@@ -344,7 +365,7 @@ func (s *Seen) ofFiles(l *list) {
 	}
 	for i := range c.Workers {
 		if e := &c.Workers[i].Events; e.ZMQ == "" && !e.Auto && !e.NATS && e.HTTP == "" {
-			l.bad("SL0301", "warning", c.Workers[i].Name, fixNone, "no events are configured: its contents are guessed from the requests sent there")
+			l.add(noEvents, c.Workers[i].Name, "")
 		}
 	}
 	n := max(len(c.Envoy.Sightlines), len(c.Replicas.Addresses))
@@ -406,11 +427,12 @@ func (s *Seen) ofEnvoy(l *list) {
 		l.bad("SL0408", "error", "", "the RBAC filter of Envoy's listener: let requests for inference through to the chosen workers", "%v", t.Err)
 	case t.Err != nil:
 		l.bad("SL0408", "error", "", "see Envoy's log and its routes; a worker's answer to the same request is in SL0109", "%v", t.Err)
-	case t.Asked && !t.Decided && s.Life.dead(s.Config.Admin) == "":
-		l.bad("SL0408", "error", "", "the ext_proc filter on the route that requests for inference take (\"sightline envoy --for\" prints it)",
-			"Envoy answered the canary without asking Sightline")
 	case t.Asked && !t.Decided:
-		l.bad("SL0408", "error", "", "see SL0505", "Envoy answered the canary without asking Sightline")
+		fix := "the ext_proc filter on the route that requests for inference take (\"sightline envoy --for\" prints it)"
+		if s.Life.dead(s.Config.Admin) != "" {
+			fix = "see SL0505"
+		}
+		l.bad("SL0408", "error", "", fix, "Envoy answered the canary without asking Sightline")
 	}
 }
 
@@ -474,7 +496,7 @@ func (s *Seen) ofAgents(l *list) {
 				l.bad("SL0601", "error", "", "see its log, and its --zmq, --replay and --nats", "%s: %s", who, rank.NotReady)
 			}
 			if rank.Heard.Unreadable != "" {
-				l.bad("SL0309", "error", "", fixUnreadable, "%s: the engine's events cannot be read: %s", who, rank.Heard.Unreadable)
+				l.bad("SL0309", "error", "", fixUnreadable, "%s: its engine's events: %s", who, rank.Heard.Unreadable)
 			}
 		}
 	}

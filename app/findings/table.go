@@ -39,7 +39,7 @@ var codes = []struct {
 	{"SL0109", "every worker answers, and every model and role has one", []Source{FromWorkers, FromRunning}},
 	{"SL0110", "workers keep up: they answer their clients, and have room", []Source{FromRunning}},
 	{"SL0201", "texts have the same tokens in Sightline and at the worker", []Source{FromWorkers}},
-	{"SL0204", "images have the same tokens and hashes in Sightline and at the worker", []Source{FromWorkers}},
+	{"SL0204", "images have the same tokens and hashes in both", []Source{FromWorkers}},
 	{"SL0205", "requests hit what was computed before", []Source{FromTraffic}},
 	{"SL0206", "what workers store agrees with the rules by which prompts are read", []Source{FromRunning}},
 	{"SL0301", "workers publish KV events, and Sightline reads them", []Source{FromWorkers, FromCanary}},

@@ -14,6 +14,7 @@ type Worker struct {
 	Addr        string      `json:"addr"`
 	Model       string      `json:"model"`
 	Class       string      `json:"class,omitempty"`
+	Engine      string      `json:"-"`
 	Rank        int         `json:"rank"` // -1: none
 	Blocks      int         `json:"blocks_held"`
 	Partial     bool        `json:"partial"`               // some of its blocks are not known here

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/bus"
@@ -40,7 +41,7 @@ func (w *Worker) silent() bool { return errors.Is(w.EventsError.Cause, rules.Err
 
 var signs = []sign{
 	newSign("SL0301", "error", "no events", func(w *Worker) (string, bool) { return "", w.Events == "waiting" && w.silent() },
-		rules.ErrNoEvents.Error(), fixNoEvents, 0),
+		rules.ErrNoEvents.Error(), "", 0),
 	newSign("SL0303", "error", "waiting", func(w *Worker) (string, bool) { return w.EventsError.Text, w.Events == "waiting" && !w.silent() },
 		"no connection to the KV events", fixSocket, 5*time.Second),
 	newSign("SL0309", "error", "unreadable", inState("unreadable"), "events that cannot be read", fixUnreadable, 0),
@@ -52,12 +53,11 @@ var signs = []sign{
 		return w.EventsError.Text, w.Events == "catching up" && w.EventsError.Text != ""
 	}, "what it has stored before cannot be had",
 		fixReplay, 3*time.Second),
-	newSign("SL0301", "warning", "none", inState("none"), "no KV events: the cache's contents are guessed from the requests sent there",
-		fixNone, 0),
+	{noEvents, inState("none")},
 	newSign("SL0109", "warning", "not ready", inState("not ready"), "not ready, by worker discovery", "see its readiness probe", time.Minute),
 	newSign("SL0303", "warning", "late", func(w *Worker) (string, bool) {
 		return "", w.Events == "live" && w.EventAge >= LateEvents.Seconds()
-	}, "no events for long: the cache's contents are doubtful", "see the network to its event socket, and whether its process is stopped", 0),
+	}, "no events for long: the cache's contents are doubtful", fixLate, 0),
 	newSign("SL0309", "warning", "medium", func(w *Worker) (string, bool) { return kvevent.UnknownMedium(w.UnknownKey) },
 		"blocks in an unknown storage medium", "a newer Sightline: until then the medium counts as a shared store, the lowest tier", 0),
 	newSign("SL0309", "warning", "key", func(w *Worker) (string, bool) {
@@ -75,28 +75,41 @@ var signs = []sign{
 		`"self_describing_kv_events": true in the connector's kv_connector_extra_config (vLLM)`, 0),
 	newSign("SL0308", "error", "same", func(w *Worker) (string, bool) { return w.SameEvents, w.SameEvents != "" },
 		"the same events as another worker", fixShared, 0),
-	newSign("SL0107", "warning", "size", func(w *Worker) (string, bool) { return fmt.Sprint(w.OtherSize, " tokens"), w.OtherSize > 0 },
-		"blocks of another size than block_size", "block_size: its own, of its model or of a class for it; or leave it out", 0),
+	{otherSize, func(w *Worker) (string, bool) { return fmt.Sprint(w.OtherSize, " tokens"), w.OtherSize > 0 }},
 }
+
+// Findings that the doctor sees by itself, too.
+var (
+	noEvents = Finding{Code: "SL0301", Severity: "warning", kind: "none", From: "events",
+		What: "no KV events: the cache's contents are guessed from the requests sent there",
+		Fix:  "events: {auto: true} of it or its group, {zmq: …, replay: …}, {nats: true} or {http: …}"}
+	otherSize = Finding{Code: "SL0107", Severity: "warning", kind: "size", From: "events",
+		What: "blocks of another size than block_size; its own are used", Fix: "block_size: its own" + ofClass + "; or leave it out"}
+)
 
 // ReplayPort is the port of replay sockets in advice, far enough from the events' 5557 for a worker's ranks.
 const ReplayPort = "5657"
 
 // What to do, where more than one fact shows it.
 const (
-	fixNoEvents = `start it with --kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", ` +
-		`"replay_endpoint": "tcp://*:` + ReplayPort + `"}'`
-	fixNone    = "events: {auto: true} of it or its group, {zmq: …, replay: …}, {nats: true} or {http: …}"
 	fixCaching = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache " +
 		"(SGLang), with enable_block_reuse (TensorRT-LLM)"
 	fixUnreadable = "start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its " +
 		"socket"
 	fixShared = "events: {zmq: …} of each worker's own socket"
 	fixSocket = "events.zmq: where the worker publishes; there publish at tcp://*:PORT (not at localhost), open the port, name the pod's " +
-		"address (not a Service's); rank r is at port + r; events.nats needs the agent (SL0601)"
-	fixReplay   = "events: {replay: …} where the worker has its replay_endpoint; rank r is at port + r; with agents: SL0601"
+		"address (not a Service's)" + ofRank
+	fixReplay   = "events: {replay: …} where the worker has its replay_endpoint" + ofRank
+	fixLate     = "see the network to its event socket, whether its process is stopped, and how busy its publisher and agent are"
+	ofRank      = "; rank r is at port + r; with agents: SL0601"
+	ofClass     = ", of its model or of a class for it"
 	fixNotReady = "see what it waits for: an event stream, or worker discovery"
 )
+
+// startEvents says how an engine is started to publish its events.
+func startEvents(of string) string {
+	return "start it with " + engine.RulesOf(cmp.Or(of, engine.DefaultServer().Engine), "").Flags.Events
+}
 
 // ofWorkers adds what the workers' rows show.
 func (f *Facts) ofWorkers(l *list) {
@@ -133,7 +146,11 @@ func (f *Facts) ofWorkers(l *list) {
 				sign.kind == "waiting" && found != nil && errors.Is(w.EventsError.Cause, rules.ErrNotAsked) ||
 				f.NATS != "" && errors.Is(w.EventsError.Cause, bus.ErrSilent)
 			if detail, shows := sign.shows(w); shows && !sameReason {
-				l.add(sign.Finding, w.Name, detail)
+				f := sign.Finding
+				if f.Fix == "" { // each engine has its own flags
+					f.kind, f.Fix = f.kind+" "+w.Engine, startEvents(w.Engine)
+				}
+				l.add(f, w.Name, detail)
 			}
 		}
 		if w.Health != nil {

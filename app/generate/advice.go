@@ -4,7 +4,12 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/goccy/go-yaml"
+
+	"github.com/sightline-router/sightline/app/config"
+	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
 )
 
 // printFound prints what each of these workers is, one line each.
@@ -52,6 +57,23 @@ func (c *class) value(name string) any {
 	return nil
 }
 
+// server returns a worker as the table of findings takes it.
+func (w *worker) server(events yaml.MapSlice, r rules.Rules) *findings.Server {
+	s := &findings.Server{Worker: config.Worker{Name: w.Addr, Addr: w.Addr}, Rules: r, Facts: w.Facts}
+	s.Class.Engine = w.Engine
+	for _, k := range events {
+		switch k.Key {
+		case "zmq":
+			s.Events.ZMQ, _ = k.Value.(string)
+		case "replay":
+			s.Events.Replay, _ = k.Value.(string)
+		case "auto":
+			s.Events.Auto = true
+		}
+	}
+	return s
+}
+
 // all selects every worker.
 func all(*worker) bool { return true }
 
@@ -76,23 +98,12 @@ func (d *drafter) advise(these func(*worker) bool) {
 		if r.TooOld != "" {
 			note(&do, "%s: until then its requests are learned from its events", r.TooOld)
 		}
-		off := func(told *bool) bool { return told != nil && !*told }
-		if off(w.Publishes) {
-			note(&do, "KV events are off, so its contents are only guessed: %s", flags.Events)
-		} else if len(w.Events) > 0 && w.Events[0].Replay == "" {
-			note(&do, "its events have no replay socket, so a lost one stays lost: replay_endpoint in %s", flags.Events)
-		}
-		if off(w.PrefixCaching) {
-			note(&do, "prefix caching is off, so routing gains nothing: %s", flags.Caching)
-		}
-		if off(w.CountsCached) {
-			note(&do, "answers do not report cached tokens, so predictions are not checked: %s", flags.Counts)
+		keys, _ := eventsOf(w)
+		for _, f := range w.server(keys, r).Started() {
+			note(&do, "%s: %s", f.What, f.Fix)
 		}
 		if file := w.ChatTemplate; file != "" && c.value("chat_template") == "" && m.dir != "" {
 			note(&do, "it has its own chat template, %s: put a copy of that file here and name it as chat_template", file)
-		}
-		if flags.Metrics != "" && w.Requests == nil {
-			note(&do, "it does not report its load: %s", flags.Metrics)
 		}
 		if flags.Blocks != "" && c.value("block_size") == 1 {
 			note(&do, "every token is a block, which costs memory and time in the router: %s", flags.Blocks)

@@ -75,8 +75,7 @@ func (d *drafter) deployed(ctx context.Context) (*worker, error) {
 		return nil, fmt.Errorf("%s publishes no KV events over ZeroMQ or NATS, but %q (want DYN_EVENT_PLANE=zmq or nats)", b, b.Plane)
 	case len(b.frontends) == 0:
 		return nil,
-			errors.New("no front end is named (give --worker ip:port of each `dynamo.frontend --router-mode direct`; Dynamo's " +
-				"workers answer no HTTP)")
+			errors.New("no front end is named (give --worker ip:port of each `dynamo.frontend --router-mode direct`)")
 	}
 	c := b.Cards[0]
 	for _, addr := range b.frontends {

@@ -12,7 +12,6 @@
 package generate
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -257,12 +256,10 @@ func flagFor(err error) (hint string, lasting bool) {
 
 // pods lists a group's pods.
 func (g *Group) pods(ctx context.Context) ([]discover.Endpoint, error) {
-	api, namespace := discover.InCluster()
-	k := discover.Kubernetes{API: cmp.Or(g.API, api), CAFile: discover.DefaultCAFile, TokenFile: discover.DefaultTokenFile,
-		Namespace: cmp.Or(g.Namespace, namespace), Selector: g.Selector, Port: g.Port, Log: zap.NewNop()}
-	if k.API == "" || k.Namespace == "" {
-		return nil,
-			errors.New("this is not a pod with a ServiceAccount's token (give --namespace, and --kube-api: what `kubectl proxy` listens at)")
+	place, err := discover.Place{API: g.API, Namespace: g.Namespace}.Complete()
+	if err != nil {
+		return nil, fmt.Errorf("%w (give --namespace, and --kube-api: what `kubectl proxy` listens at)", err)
 	}
+	k := discover.Kubernetes{Place: place, Selector: g.Selector, Port: g.Port, Log: zap.NewNop()}
 	return k.List(ctx)
 }

@@ -155,7 +155,7 @@ envoy:
   max_model_len: 65520
 workers:
 - addr: W0
-`, says: []string{"W0: KV events are off", `--kv-events-config '{"enable_kv_cache_events":true`,
+`, says: []string{"W0: the worker publishes no KV events", `--kv-events-config '{"enable_kv_cache_events":true`,
 				"--enable-prompt-tokens-details", ", no KV events"}},
 		"two classes and another engine": {fleet: []sim.Config{{Model: "o/m", ServedName: "m", Version: "0.30.0",
 			BlockSize: 32, MaxModelLen: 9000},

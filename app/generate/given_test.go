@@ -166,9 +166,9 @@ func TestFollow(t *testing.T) {
 	a.set(start(t, sim.Config{Model: "m"}))
 	step("the first", 1, "serves m", "status 503") // that was said once
 	b.set(start(t, sim.Config{Model: "m", Bare: true}))
-	step("the second, without events", 2, atB+": KV events are off", atA)
+	step("the second, without events", 2, atB+": the worker publishes no KV events", atA)
 	b.set(start(t, sim.Config{Model: "m"}))
-	step("the second, with events", 2, "KV events at", "off")
+	step("the second, with events", 2, "KV events at", "publishes no")
 	b.set(start(t, sim.Config{Model: "other"}))
 	step("the second, with another model", 2, "serves other", "serves m")
 	stop()

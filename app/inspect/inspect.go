@@ -32,6 +32,9 @@ const (
 // dynamoOwner is the owned_by of NVIDIA Dynamo's front end (lib/llm/src/http/service/openai.rs).
 const dynamoOwner = "nvidia"
 
+// ErrNoHTTP is why the workers behind a front end of Dynamo are not asked.
+var ErrNoHTTP = errors.New("Dynamo's workers answer no HTTP")
+
 // Ask asks the worker at addr (host:port). An error means that it returned no list of models, so that only its address is known.
 func Ask(ctx context.Context, client *http.Client, addr string) (f rules.Facts, err error) {
 	f.Addr = addr
@@ -52,7 +55,7 @@ func Usable(f *rules.Facts, anyEngine bool) error {
 	why := ""
 	switch {
 	case f.FrontEnd:
-		why = "it is a front end of NVIDIA Dynamo, whose workers are found by its discovery folder (want a configuration with the section " +
+		why = "it is NVIDIA Dynamo's front end, whose workers are found by its discovery folder (want a configuration with the section " +
 			"dynamo: sightline init --dynamo DIR, its DYN_FILE_KV)"
 	case f.Engine == "" && !anyEngine:
 		why = f.Unknown[len(f.Unknown)-1].Why
@@ -75,7 +78,7 @@ func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	}
 	f.FrontEnd = f.Owner == dynamoOwner
 	if f.FrontEnd {
-		f.Lacks("engine", errors.New("it is a front end of NVIDIA Dynamo: its workers have no HTTP to be asked by"))
+		f.Lacks("engine", ErrNoHTTP)
 		return nil
 	}
 	f.Engine = engine.ByOwner(f.Owner)
@@ -132,6 +135,9 @@ func Canary(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	return nil
 }
 
+// ErrNoUsage means that an answer does not say how many tokens it has.
+var ErrNoUsage = errors.New("want an answer with its usage")
+
 // Usage is a response's token usage; Details is nil if the server was not told to count cached tokens.
 type Usage struct {
 	Prompt  int `json:"prompt_tokens"`
@@ -147,7 +153,7 @@ func Post(ctx context.Context, client *http.Client, addr, path string, body []by
 	}
 	err := rules.PostJSON(ctx, client, addr, path, body, maxAnswer, &answer)
 	if err == nil && answer.Usage.Prompt < 1 {
-		err = fmt.Errorf("POST %s: want an answer with its usage", path)
+		err = fmt.Errorf("POST %s: %w", path, ErrNoUsage)
 	}
 	return answer.Usage, err
 }

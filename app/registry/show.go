@@ -94,3 +94,21 @@ func (s *Set) collect(ch chan<- prometheus.Metric) {
 		}
 	}
 }
+
+// Shared finds feeds whose last stored blocks came by the same message, including its time stamp: their sockets are one
+// publisher's. It returns the other worker's name for each.
+func Shared(list []Slot) map[*stream.Feed]string {
+	first, out := map[[2]uint64]Slot{}, map[*stream.Feed]string{}
+	for _, f := range list {
+		if f.Feed == nil {
+			continue
+		}
+		key := f.Feed.Stats().Stored
+		other, twice := first[key]
+		first[key] = f
+		if twice && key != [2]uint64{} {
+			out[f.Feed], out[other.Feed] = other.Worker.Name, f.Worker.Name
+		}
+	}
+	return out
+}

@@ -2,20 +2,13 @@ package registry
 
 import (
 	"testing"
-	"time"
-
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// TestTroubleIsTold checks that the same message under two names, and missing events, are each a log line and a gauge, and that a
-// change within a minute is not logged again.
-func TestTroubleIsTold(t *testing.T) {
+// TestShared: the same message under two names is seen at both, and in the gauge, until another one comes.
+func TestShared(t *testing.T) {
 	b := newBench(t, noAudit)
-	core, logged := observer.New(zap.InfoLevel)
-	b.o.Log = zap.New(core)
 	es := []*publisher{{feeds: map[int]*stream.Feed{}}, {feeds: map[int]*stream.Feed{}}}
 	for i, name := range []string{"a", "b"} {
 		if err := b.Add(0, spec(es[i], name, []string{"10.0.0.1:8000", "10.0.0.2:8000"}[i])); err != nil {
@@ -24,10 +17,8 @@ func TestTroubleIsTold(t *testing.T) {
 		b.wait("the feed", func() bool { return es[i].running() == 1 })
 		es[i].feeds[0].Up()
 	}
-	now := time.Now()
-	told := b.logChanges(nil, now)
-	if logged.Len() > 0 {
-		t.Fatal(logged.All())
+	if n := len(Shared(b.Slots())); n > 0 {
+		t.Fatalf("before any message %d share a socket, want 0", n)
 	}
 	const stamped = 0x93 // as an array of three begins
 	for _, e := range es {
@@ -35,21 +26,8 @@ func TestTroubleIsTold(t *testing.T) {
 	}
 	b.wait("the blocks", func() bool { return len(Shared(b.Slots())) == 2 })
 	if n := count(t, b.reg, "sightline_event_socket_shared", "rank", "0"); n != 2 {
-		t.Errorf("the gauge says %v", n)
-	}
-	for range 3 {
-		told = b.logChanges(told, now)
-	}
-	if n := logged.FilterMessageSnippet("two workers publish the same events").Len(); n != 2 || logged.Len() != 2 {
-		t.Errorf("%v", logged.All())
+		t.Errorf("the gauge says %v, want 2", n)
 	}
 	es[0].tell(0, 1, stamped+1)
 	b.wait("another message", func() bool { return len(Shared(b.Slots())) == 0 })
-	es[1].feeds[0].Down(nil)
-	now = now.Add(time.Minute + deadAfter)
-	told = b.logChanges(told, now)
-	b.logChanges(told, now.Add(time.Second))
-	if n := logged.FilterMessageSnippet("events stopped").FilterField(zap.String("worker", "b")).Len(); n != 1 {
-		t.Errorf("%v", logged.All())
-	}
 }

@@ -29,7 +29,7 @@ type AgentOptions struct {
 	Engine    string `enum:"vllm,sglang,trtllm" default:"vllm" help:"The engine: vllm, sglang or trtllm."`
 	ZMQ       string `name:"zmq" xor:"from" required:"" help:"The engine's PUB socket, such as tcp://127.0.0.1:5557; rank r is at port + r."`
 	HTTP      string `name:"http" xor:"from" required:"" help:"TensorRT-LLM's server, such as http://127.0.0.1:8000; its /kv_cache_events is drained, so this must be its only reader."`
-	Replay    string `help:"The engine's replay socket, such as tcp://127.0.0.1:5558."`
+	Replay    string `help:"The engine's replay socket, such as tcp://127.0.0.1:5657."`
 	Bind      bool   `help:"Listen at --zmq for an engine whose publisher connects."`
 	From      string `help:"With --bind: network that the engine may connect from, such as 10.0.0.0/8; default: only this machine or pod."`
 	Topic     string `help:"Read only messages whose topic has this prefix."`
@@ -158,7 +158,6 @@ func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, secret *block.
 		return err
 	}
 	p.Options(&o)
-	o.UnknownKey = unknownKey(log.With(zap.String("worker", c.Worker)))
 	f := stream.Start(o)
 	a.mu.Lock()
 	a.ranks[r] = agentRank{p, f}
@@ -227,10 +226,12 @@ func watch(ctx context.Context, f *stream.Feed, log *zap.Logger) {
 		case live && !before.Live():
 			log.Info("connected to the engine's events")
 		case now.Unreadable != "" && before.Unreadable == "":
-			log.Warn("the engine's events cannot be read (is it of a supported release, and is this its socket?)",
-				zap.String("received", now.Unreadable))
+			log.Warn("the engine's events cannot be read (SL0309)", zap.String("received", now.Unreadable))
 		case !live && before.Live():
 			log.Warn("lost the engine's events", zap.String("error", now.LastError))
+		}
+		if now.UnknownKey != "" && before.UnknownKey == "" {
+			log.Warn("unknown keys in the engine's events (SL0309)", zap.String("first", now.UnknownKey))
 		}
 		if n := now.Strangers - before.Strangers; n > 0 {
 			log.Warn("refused connections from other addresses than the engine's (--from permits a network)", zap.Uint64("connections", n),

@@ -69,7 +69,7 @@ func (a *agent) state() []rankState {
 		s.Published, s.Heard, s.Age = it.publisher.Stats(), it.feed.Stats(), it.feed.Age(time.Now()).Seconds()
 		switch {
 		case s.Published.Refused > 0:
-			s.NotReady = "a newer agent publishes for this worker"
+			s.NotReady = "a newer agent has taken its place"
 		case !s.Published.Connected:
 			s.NotReady = "no connection to NATS: " + away(&a.failing)
 		case !s.Heard.Connected:

@@ -74,13 +74,14 @@ func ofPool(pool *discover.Pool, fit Fit) *Asking {
 				err = inspect.Usable(f, true)
 			}
 			label := engine.ByLabel(e.Pod.Engine)
+			const unsaid = "it does not say what it serves: "
 			switch {
 			case err != nil && e.Pod.Model != "":
 				*f = rules.Facts{Addr: e.Addr.String(), Served: []rules.Served{{ID: e.Pod.Model}}}
-				says = fmt.Errorf("it does not say what it serves: %w; its pod's annotations are believed", err)
+				says = fmt.Errorf("%s%w; its pod's annotations are believed", unsaid, err)
 			case err != nil:
-				return fmt.Errorf("it gets no requests, because it does not say what it serves: %w (want an answer of GET /v1/models, with "+
-					"worker_access if it needs a key, or the annotation sightline/model at its pod)", err), false
+				return fmt.Errorf("it gets no requests: %s%w (want an answer of GET /v1/models, with "+
+					"worker_access if it needs a key, or the annotation sightline/model at its pod)", unsaid, err), false
 			case f.Engine == "" && label == "":
 				says = fmt.Errorf("its engine is not known: %s (want the label llm-d.ai/engine-type at its pod). It is chosen by load",
 					f.Unknown[len(f.Unknown)-1].Why)

@@ -56,9 +56,8 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 			"(dynamo.discovery is another deployment's?)", zap.String("component", component))
 	}
 	l.plane.OnUnreadable = func(from string, err error) {
-		s.log.Warn("a message of Dynamo's event plane cannot be read, so it is not known what its worker holds (is Dynamo of a supported "+
-			"release?); logged once, counted by sightline_dynamo_events_unreadable_total", zap.String("component", component),
-			zap.String("from", from), zap.Error(err))
+		s.log.Warn("unreadable events of Dynamo (SL0309), logged once", zap.String("component", component), zap.String("from", from),
+			zap.Error(err))
 	}
 	count := func(name, help string, now func() uint64) error {
 		return metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help,
@@ -144,7 +143,6 @@ func (l *dynamoLink) spec(w dynamo.Worker) registry.Spec {
 	spec.Listen = func(_ *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 		k := dynamo.Key{Worker: w.ID, Rank: uint32(w.FirstRank + rank)}
 		o.Source, o.Decoder, o.BlockSize = l.plane.Source(k), &dynamo.Decoder{Key: k, BlockSize: size}, class.ConfiguredBlockSize()
-		o.UnknownKey = unknownKey(l.log.With(zap.String("worker", spec.Name), zap.Int("rank", rank)))
 		return true, nil
 	}
 	return spec

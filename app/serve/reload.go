@@ -160,7 +160,7 @@ func (x *reloader) reload() (said string, err error) {
 	}
 	if sockets.Exhausted(err) {
 		x.seen = [sha256.Size]byte{} // run tries again soon
-		err = fmt.Errorf("%w (it is tried again: this process may open no more files; raise its limit, ulimit -n)", err)
+		err = fmt.Errorf("%w (it is tried again: %s)", err, sockets.RaiseLimit)
 	}
 	x.reportResult(restart, err)
 	if err != nil {

@@ -166,7 +166,7 @@ func (p *replicas) learn(ctx context.Context, r *running, again <-chan struct{})
 	for {
 		bytes, err := r.router.Replicas().TakeLearned(func() ([]byte, error) { return p.RequestLearned(ctx) })
 		if err != nil && ctx.Err() == nil {
-			r.log.Warn("cannot take over what another replica remembers of requests; learning again", zap.Error(err))
+			r.log.Warn("what another replica remembers cannot be had; learning again", zap.Error(err))
 		} else if bytes > 0 {
 			r.log.Info("took over what another replica remembers of requests", zap.Int("bytes", bytes))
 		}

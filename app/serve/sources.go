@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/app/registry"
@@ -30,11 +28,10 @@ const snapshotsAtOnce = 8
 // listen sets how the events of one slot come; it returns false if the worker sends none. drain is shared by all its ranks.
 func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
-	o.BlockSize, o.OnOtherBlockSize = class.ConfiguredBlockSize(), s.otherSize(slot.Worker, class.BlockSize)
+	o.BlockSize = class.ConfiguredBlockSize()
 	if p := s.prompts(wc); p != nil {
 		o.Chunk = p.Model().Chunk()
 	}
-	o.UnknownKey = unknownKey(s.log.With(zap.String("worker", slot.Worker.Name), zap.Int("rank", rank)))
 	switch {
 	case wc.Events.HTTP != "":
 		readDrain(o, s.secret, drain, rank, class.BlockSize, s.keep)
@@ -122,24 +119,6 @@ func (s *sources) prompts(wc *config.Worker) *engine.LiveModel {
 	return nil
 }
 
-// otherSize returns a function that logs a worker whose block size differs from the configuration.
-func (s *sources) otherSize(w *fleet.Worker, want int) func(int) {
-	return func(got int) {
-		s.log.Warn("a worker's events have blocks of another size than block_size says; the size of its events is used: "+
-			"correct block_size of its model or class, or leave it out",
-			zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("class", w.Class),
-			zap.Int("events_block_size", got), zap.Int("configured_block_size", want))
-	}
-}
-
-// unknownKey returns a function that logs an engine's events with a key that its decoder does not know.
-func unknownKey(log *zap.Logger) func(key string) {
-	return func(key string) {
-		log.Warn("a worker's events carry an unknown key; it is ignored. If it changes what a block's hash covers, matches "+
-			"of this worker are wrong: look for a newer Sightline. Further keys and events are only counted (unknown_keys)", zap.String("key", key))
-	}
-}
-
 // whyNothing says why a slot's events do not come, as far as its stream shows.
 func (s *sources) whyNothing(slot indexer.SlotID) string {
 	for _, f := range s.set.Slots() {
@@ -181,13 +160,15 @@ func nothingReported(st *stream.Stats) string {
 // rows returns the workers for the admin page.
 func (s *sources) rows(ix *indexer.Index) (rows []findings.Worker) {
 	now := time.Now()
-	list := s.set.Slots()
+	list, cfg := s.set.Slots(), &s.now.Load().cfg
 	shared := registry.Shared(list)
 	for _, f := range list {
 		load := f.Load(now)
 		r := findings.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
 			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.OutReason(now),
 			Events: "none", Role: f.Worker.Role.String(), Rate: load.Rate, Slow: f.Slow()}
+		class, _ := cfg.ClassOf(&config.Worker{Model: r.Model, Class: r.Class})
+		r.Engine = class.Engine
 		if f.EventAge != nil {
 			r.EventAge = f.EventAge(now).Seconds()
 		}

@@ -3,7 +3,6 @@ package serve
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -128,7 +127,6 @@ func startSources(ctx context.Context, r *running, o registry.Options) (s *sourc
 		return nil, err
 	}
 	s.follow(wanted)
-	s.running.Go(func() { s.set.Watch(s.ctx) })
 	return s, nil
 }
 
@@ -317,27 +315,31 @@ func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err e
 				Log: log.With(zap.String("worker", wc.Name))}})
 		}
 	}
-	api, namespace := discover.InCluster()
-	for i := range cfg.Kubernetes.Workers {
-		g, k := &cfg.Kubernetes.Workers[i], &cfg.Kubernetes
-		f := discover.Kubernetes{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile),
-			TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile), Namespace: cmp.Or(g.Namespace, namespace),
-			Selector: g.LabelSelector(), Port: g.Port}
-		if f.API == "" || f.Namespace == "" {
-			return nil, fmt.Errorf("kubernetes.workers[%d]: this is not a pod with a ServiceAccount's token "+
-				"(give kubernetes.api, ca_file, token_file and the group's namespace)", i)
+	k := &cfg.Kubernetes
+	at := func(key, namespace string) (place discover.Place, err error) {
+		place, err = discover.Place{API: k.API, CAFile: k.CAFile, TokenFile: k.TokenFile, Namespace: namespace}.Complete()
+		if err != nil {
+			err = fmt.Errorf("kubernetes.%s: %w (give kubernetes.api, ca_file, token_file and namespace)", key, err)
 		}
+		return place, err
+	}
+	for i := range k.Workers {
+		g := &k.Workers[i]
+		place, err := at(fmt.Sprintf("workers[%d]", i), g.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		f := discover.Kubernetes{Place: place, Selector: g.LabelSelector(), Port: g.Port}
 		looks := fmt.Sprintf("%+v", f)
 		f.Log = log
 		list = append(list, &runningFinder{key: looks, worker: g.Worker, finder: &f})
 	}
-	if k := &cfg.Kubernetes; k.Pool != "" {
-		p := discover.Pool{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile),
-			TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile), Namespace: cmp.Or(k.Namespace, namespace), Name: k.Pool}
-		if p.API == "" || p.Namespace == "" {
-			return nil, errors.New("kubernetes.pool: this is not a pod with a ServiceAccount's token " +
-				"(give kubernetes.api, ca_file, token_file and namespace)")
+	if k.Pool != "" {
+		place, err := at("pool", k.Namespace)
+		if err != nil {
+			return nil, err
 		}
+		p := discover.Pool{Place: place, Name: k.Pool}
 		looks := fmt.Sprintf("%+v", p)
 		p.Log = log
 		list = append(list, &runningFinder{key: looks, policies: &p, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})

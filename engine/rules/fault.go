@@ -38,7 +38,7 @@ var faults = map[Fault]struct{ says, fix string }{
 	Key:        {KeyHint, "worker_access: {api_key_file: FILE}, which holds what the worker was started with as --api-key"},
 	TLS: {"it speaks TLS: worker_access.ca, the PEM file of its certificate's authority",
 		"worker_access: {ca: FILE}, the PEM file of the authority of the workers' certificates, and envoy.worker_tls"},
-	HTTP2:    {"it speaks HTTP/2 alone: start it with HTTP/1.1", "start it with HTTP/1.1, which Envoy speaks to workers too"},
+	HTTP2:    {"it speaks HTTP/2 alone", "start it with HTTP/1.1, which Envoy speaks to workers too"},
 	NoHTTP:   {"it speaks no HTTP: addr is the port of its API, not of its events", ownPort},
 	NotFound: {"status 404", ownPort},
 	Unresolved: {"its name does not resolve here", "addr: a name that this machine resolves (Kubernetes: NAME.NAMESPACE.svc), or an " +

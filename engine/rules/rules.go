@@ -83,7 +83,6 @@ type Rules struct {
 // there is none.
 type Flags struct {
 	Events  string // KV events, with a replay socket if the engine has one
-	Caching string // the prefix cache
 	Counts  string // cached tokens in the usage of responses
 	Metrics string // running and waiting requests on its metrics page
 	Blocks  string // blocks of more than one token

@@ -19,13 +19,10 @@ func ParseVersion(s string) (v Version, err error) {
 			end++
 		}
 		n, e := strconv.Atoi(p[:end])
-		if e != nil || (end < len(p) && i < len(parts)-1) {
+		if e != nil || (end < len(p) && i < len(parts)-1) || len(parts) < 2 {
 			return v, fmt.Errorf("%q is not a release number (want one such as 0.32.0)", s)
 		}
 		v[i] = n
-	}
-	if len(parts) < 2 {
-		return v, fmt.Errorf("%q is not a release number (want one such as 0.32.0)", s)
 	}
 	return v, nil
 }

@@ -29,8 +29,8 @@ func Rules(v rules.Version) rules.Rules {
 		HasTokenize: true,
 		Owner:       "sglang", Describe: describe,
 		Flags: rules.Flags{
-			Events:  `--kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
-			Caching: "(without --disable-radix-cache)", Counts: "--enable-cache-report", Metrics: "--enable-metrics", Blocks: "--page-size 16",
+			Events: `--kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
+			Counts: "--enable-cache-report", Metrics: "--enable-metrics", Blocks: "--page-size 16",
 		},
 		Health: health, Load: load,
 	}

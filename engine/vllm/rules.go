@@ -25,8 +25,8 @@ func Rules(v rules.Version) rules.Rules {
 		ReportsSettings: true,
 		Owner:           "vllm", CacheInfo: cacheInfo, Describe: describe,
 		Flags: rules.Flags{
-			Events:  `--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
-			Caching: "--enable-prefix-caching", Counts: "--enable-prompt-tokens-details",
+			Events: `--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
+			Counts: "--enable-prompt-tokens-details",
 		},
 		HasTokenize: true, TokenizesChats: true, TokenizesImages: true,
 		Health: health, Load: load,

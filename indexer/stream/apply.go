@@ -83,15 +83,14 @@ func (c *content) apply(m Message) error {
 	n.OrphansDropped += c.shareOrphans()
 	doubtful := c.inDoubt()
 	c.o.Sink.Done(c.isPartial(), c.upperBound)
-	first, unread := "", ""
+	unread := ""
 	c.update(func(s *Stats) {
 		if batch.Unread != nil && (n.Bad > 0 || s.Events == 0) { // a newer engine may send messages of new types alone
 			unread = batch.Unread.Error()
 			s.LastError = unread
 		}
 		if s.UnknownKeys == 0 && n.UnknownKeys > 0 {
-			first = fmt.Sprintf("%.40q", batch.UnknownKey)
-			s.UnknownKey = first
+			s.UnknownKey = fmt.Sprintf("%.40q", batch.UnknownKey)
 		}
 		s.add(&n)
 		if m.Batch != nil {
@@ -101,14 +100,11 @@ func (c *content) apply(m Message) error {
 		}
 		s.Orphans, s.Doubtful = c.orphans.reported, doubtful
 		if c.upperBound && s.UpperBound == "" {
-			s.UpperBound = cmp.Or(batch.UpperBoundWhy, "its events do not say all that a hit needs")
+			s.UpperBound = cmp.Or(batch.UpperBoundWhy, "its events say too little of hits")
 		}
 		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, c.isPartial(), batch.Away
 	})
 	c.noteReadable(unread)
-	if first != "" && c.o.UnknownKey != nil {
-		c.o.UnknownKey(first)
-	}
 	return nil
 }
 
@@ -232,9 +228,6 @@ func (c *content) compareSize(size, blocks int) {
 	}
 	c.comparedSize = size
 	c.update(func(s *Stats) { s.OtherSize = other })
-	if other != 0 && c.o.OnOtherBlockSize != nil {
-		c.o.OnOtherBlockSize(size)
-	}
 }
 
 // reportBounds passes the bounds to the sink and the stats when they change outside of a batch.

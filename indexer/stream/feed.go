@@ -108,12 +108,6 @@ type Options struct {
 	// their own. It does not get events of another block size than the rank's. Where a gap leaves what is held cleared or in doubt, a
 	// Cleared or a Lost comes.
 	OnEvent func(*kvevent.Event)
-	// OnOtherBlockSize, if set, is called in the feed's goroutine with the block size of the rank's events if it is not BlockSize, once for
-	// each new value.
-	OnOtherBlockSize func(tokens int)
-	// UnknownKey, if set, is called in the feed's goroutine when an event first has a key that the decoder does not know, with
-	// that key, quoted and cut after 40 characters.
-	UnknownKey func(key string)
 	// From is where a stream that was followed before continues, with a sink that holds what it held there. The first replay
 	// shows whether the publisher is still the same.
 	From Position

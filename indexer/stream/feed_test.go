@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -597,33 +596,31 @@ func TestBlockSize(t *testing.T) {
 		events       []kvevent.Event
 		size, blocks int
 		ignored      uint64
-		told         []int
+		other        int
 	}{
-		{"as configured", []kvevent.Event{stored(16, 1), stored(16, 2)}, 16, 2, 0, nil},
-		{"others", []kvevent.Event{stored(32, 1), stored(32, 2)}, 32, 2, 0, []int{32}},
-		{"parts of blocks", []kvevent.Event{stored(32, 1), stored(16, 2)}, 32, 1, 1, []int{32}},
-		{"a part of a block", []kvevent.Event{stored(8, 1)}, 8, 1, 0, nil},
+		{"as configured", []kvevent.Event{stored(16, 1), stored(16, 2)}, 16, 2, 0, 0},
+		{"others", []kvevent.Event{stored(32, 1), stored(32, 2)}, 32, 2, 0, 32},
+		{"parts of blocks", []kvevent.Event{stored(32, 1), stored(16, 2)}, 32, 1, 1, 32},
+		{"a part of a block", []kvevent.Event{stored(8, 1)}, 8, 1, 0, 0},
 		{"two smaller ones", []kvevent.Event{{Kind: kvevent.Stored, BlockSize: 8, EngineHashes: []uint64{1, 2}, Locals: []uint64{1, 2}}},
-			8, 2, 0, []int{8}},
-		{"parts of blocks first", []kvevent.Event{stored(16, 1), stored(32, 2)}, 32, 1, 0, []int{32}},
+			8, 2, 0, 8},
+		{"parts of blocks first", []kvevent.Event{stored(16, 1), stored(32, 2)}, 32, 1, 0, 32},
 		{"of a lower tier", []kvevent.Event{stored(16, 1), {Kind: kvevent.Stored, Tier: kvevent.CPU, BlockSize: 64,
-			EngineHashes: []uint64{2}, Locals: []uint64{2}}}, 16, 1, 1, nil},
-		{"after a clear", []kvevent.Event{stored(32, 1), {Kind: kvevent.Cleared}, stored(16, 2)}, 16, 1, 0, []int{32}},
+			EngineHashes: []uint64{2}, Locals: []uint64{2}}}, 16, 1, 1, 0},
+		{"after a clear", []kvevent.Event{stored(32, 1), {Kind: kvevent.Cleared}, stored(16, 2)}, 16, 1, 0, 0},
 		{"after the last was removed", []kvevent.Event{stored(32, 1), {Kind: kvevent.Removed, EngineHashes: []uint64{1}},
-			stored(16, 2)}, 16, 1, 0, []int{32}},
+			stored(16, 2)}, 16, 1, 0, 0},
 	} {
-		var told []int
 		index := indexer.New(indexer.Options{})
 		sink := Join(index, indexer.SlotOptions{CountCopies: true})
 		f := &Feed{content: content{o: Options{Source: newWorker(0, false), Decoder: plain{map[string][]kvevent.Event{"x": c.events}},
-			Sink: sink, BlockSize: 16, OnOtherBlockSize: func(size int) { told = append(told, size) }}}}
+			Sink: sink, BlockSize: 16}}}
 		f.takeMessage(t.Context(), Message{Payload: []byte("x")})
 		got := index.Form(sink.Slot())
 		if s := f.Stats(); got.Size != c.size || index.HeldBlocks(sink.Slot()) != c.blocks || s.OtherBlockSize != c.ignored ||
-			!slices.Equal(told, c.told) {
-			t.Errorf("%s: blocks of %d, %d held, told %v, %+v", c.name, got.Size, index.HeldBlocks(sink.Slot()), told, s)
-		} else if want := append([]int{0}, told...)[len(told)]; s.OtherSize != want && (got.Size != 16 || s.OtherSize != 0) {
-			t.Errorf("%s: other size %d", c.name, s.OtherSize)
+			s.OtherSize != c.other {
+			t.Errorf("%s: blocks of %d, %d held, %+v, want %d, %d, %d ignored, other size %d", c.name, got.Size, index.HeldBlocks(sink.Slot()), s,
+				c.size, c.blocks, c.ignored, c.other)
 		}
 	}
 }

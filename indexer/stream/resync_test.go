@@ -125,21 +125,6 @@ func TestIndexKnowsPartial(t *testing.T) {
 	}
 }
 
-// TestOtherBlockSizeIsTold checks that a block size other than configured is reported once, at its first event.
-func TestOtherBlockSizeIsTold(t *testing.T) {
-	w := newWorker(9, true)
-	told := make(chan int, 100)
-	f, _ := start(t, w, Options{BlockSize: 16, OnOtherBlockSize: func(tokens int) { told <- tokens }})
-	f.Up()
-	for range 20 {
-		f.Offer(w.step())
-	}
-	applied(t, f, "the last message", func(s Stats) bool { return s.LastSeq == 19 && s.Batches == 20 })
-	if n := len(told); n != 1 || <-told != size || f.Stats().OtherSize != size {
-		t.Errorf("told %d times, %+v", n, f.Stats())
-	}
-}
-
 // said decodes a payload of one byte to the batch of that number.
 type said []kvevent.Batch
 

@@ -12,6 +12,9 @@ import (
 	"time"
 )
 
+// RaiseLimit is what mends what Exhausted reports.
+const RaiseLimit = "this process may open no more files or connections; raise its limit, ulimit -n"
+
 // Exhausted reports whether err is this process's or this machine's own limit: no file descriptor or no memory for a socket. It says
 // nothing about the other side.
 func Exhausted(err error) bool {

@@ -69,7 +69,7 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 	}
 	if v == Nothing && a.o.Why != nil {
 		if why := a.o.Why(x.Slot); why != "" {
-			f.Says = "the worker has reported no block since the request came: " + why
+			f.Says = noBlock + why
 		}
 	}
 	a.mu.Lock()
@@ -115,6 +115,8 @@ func (a *Auditor) count(x *request, v Verdict) {
 	}
 }
 
+const noBlock = "the worker has reported no block since the request came: "
+
 func (f *Finding) text() string {
 	switch f.Verdict {
 	case BlockSize:
@@ -144,7 +146,7 @@ func (f *Finding) text() string {
 	case Elsewhere:
 		return "the worker's events do not report it, and another worker's do: are their event sockets swapped (SL0308)?"
 	case Nothing:
-		return "the worker has reported no block since the request came: are its KV events on, and is this its socket?"
+		return noBlock + "are its KV events on, and is this its socket?"
 	}
 	return ""
 }

@@ -2,6 +2,7 @@ package discover
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -23,29 +24,37 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// Where a pod finds the credentials for its API server.
-const (
-	accountDir       = "/var/run/secrets/kubernetes.io/serviceaccount/"
-	DefaultTokenFile = accountDir + "token"
-	DefaultCAFile    = accountDir + "ca.crt"
-	namespaceFile    = accountDir + "namespace"
-)
+// accountDir is where a pod finds the credentials for its API server.
+const accountDir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
-// InCluster returns the API server's URL and the pod's own namespace; empty strings outside a pod.
-func InCluster() (api, namespace string) {
+// Place is an API server and a namespace there.
+type Place struct {
+	API       string // such as https://10.96.0.1:443; plain http (kubectl proxy) gets no token
+	CAFile    string // the server's certificate authority
+	TokenFile string // read again for each request: tokens of pods live an hour
+	Namespace string
+}
+
+// Complete fills in what a pod knows by itself.
+func (p Place) Complete() (Place, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
-	if host != "" && port != "" {
-		api = "https://" + net.JoinHostPort(host, port)
+	if p.API == "" && host != "" && port != "" {
+		p.API = "https://" + net.JoinHostPort(host, port)
 	}
-	text, _ := os.ReadFile(namespaceFile)
-	return api, strings.TrimSpace(string(text))
+	text, _ := os.ReadFile(accountDir + "namespace")
+	p.Namespace = cmp.Or(p.Namespace, strings.TrimSpace(string(text)))
+	p.CAFile, p.TokenFile = cmp.Or(p.CAFile, accountDir+"ca.crt"), cmp.Or(p.TokenFile, accountDir+"token")
+	if p.API == "" || p.Namespace == "" {
+		return p, errors.New("this is not a pod with a ServiceAccount's token")
+	}
+	return p, nil
 }
 
 // server is an API server, and how it is asked.
 type server struct {
-	api, caFile, tokenFile string
-	log                    *zap.Logger
-	retry                  time.Duration // first wait after a failure; 0: 500 ms
+	Place
+	log   *zap.Logger
+	retry time.Duration // first wait after a failure; 0: 500 ms
 }
 
 // resource is the objects of one kind in one namespace, or some of them.
@@ -176,14 +185,14 @@ func (s *server) client() (*http.Client, error) {
 	t := &http.Transport{ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: listTime,
 		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		HTTP2:       &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second}} // a silent watch may be a dead one
-	if strings.HasPrefix(s.api, "https:") {
-		text, err := secure.ReadFile(s.caFile)
+	if strings.HasPrefix(s.API, "https:") {
+		text, err := secure.ReadFile(s.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("certificate authority: %w", err)
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("certificate authority: %s holds no PEM certificate", s.caFile)
+			return nil, fmt.Errorf("certificate authority: %s holds no PEM certificate", s.CAFile)
 		}
 		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
@@ -193,14 +202,14 @@ func (s *server) client() (*http.Client, error) {
 // get sends a request; the caller closes the body.
 func (s *server) get(ctx context.Context, c *http.Client, r resource, query url.Values) (*http.Response, error) {
 	maps.Copy(query, r.query)
-	u := strings.TrimSuffix(s.api, "/") + r.path() + "?" + query.Encode()
+	u := strings.TrimSuffix(s.API, "/") + r.path() + "?" + query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept", "application/json")
 	if req.URL.Scheme == "https" {
-		token, err := secure.ReadFile(s.tokenFile)
+		token, err := secure.ReadFile(s.TokenFile)
 		if err != nil {
 			return nil, fmt.Errorf("token: %w", err)
 		}

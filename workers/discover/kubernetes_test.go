@@ -101,7 +101,7 @@ func watch(t testing.TB, before func(*fakekube.Server)) *watcher {
 	t.Helper()
 	return follows(t, func(api *fakekube.Server, log *zap.Logger) finder {
 		before(api)
-		return &Kubernetes{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm",
+		return &Kubernetes{Place: Place{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"},
 			Selector: "kubernetes.io/service-name=vllm", Log: log, Retry: 5 * time.Millisecond}
 	})
 }
@@ -191,7 +191,8 @@ func TestWrongCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ours.Close()
-	k := &Kubernetes{API: ours.URL, CAFile: "testdata/another-ca.crt", TokenFile: ours.TokenFile, Namespace: "llm", Log: zap.NewNop()}
+	k := &Kubernetes{Place: Place{API: ours.URL, CAFile: "testdata/another-ca.crt", TokenFile: ours.TokenFile, Namespace: "llm"},
+		Log: zap.NewNop()}
 	err = session(t.Context(), k.server(), k.resource(), func(map[string]*endpointSlice) { t.Error("it was believed") })
 	if err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("%v, want a complaint about the certificate", err)

@@ -17,7 +17,7 @@ import (
 func watchPool(t *testing.T) *watcher {
 	t.Helper()
 	return follows(t, func(api *fakekube.Server, log *zap.Logger) finder {
-		return &Pool{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm", Name: "chat", Log: log,
+		return &Pool{Place: Place{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"}, Name: "chat", Log: log,
 			Retry: 5 * time.Millisecond}
 	})
 }
@@ -114,7 +114,7 @@ func TestPoolImport(t *testing.T) {
 func TestPoolPolicies(t *testing.T) {
 	var now atomic.Pointer[Policies]
 	w := follows(t, func(api *fakekube.Server, log *zap.Logger) finder {
-		return &Pool{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm", Name: "chat", Log: log,
+		return &Pool{Place: Place{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"}, Name: "chat", Log: log,
 			Retry: 5 * time.Millisecond, Policies: now.Store}
 	})
 	w.want(t, "")

@@ -50,8 +50,7 @@ func (l *adapterPoll) ask(ctx context.Context) (next time.Duration) {
 	}
 	if len(moved) > 0 {
 		l.reloaded.WithLabelValues(l.worker.Name).Add(float64(len(moved)))
-		l.o.Log.Warn("a worker has reloaded adapters from another path under the same name: blocks of the old adapters count "+
-			"until answers disprove them",
+		l.o.Log.Warn("a worker has reloaded adapters from other paths; blocks of the old ones count until answers disprove them",
 			zap.String("worker", l.worker.Name), zap.Strings("adapters", moved[:min(len(moved), 16)]), zap.Int("count", len(moved)))
 	}
 	return 0

@@ -387,8 +387,8 @@ const ownLimit = "own limit"
 
 // exhausted logs once a minute that workers cannot be asked.
 func (n *Poller) exhausted(w *fleet.Worker, err error) {
-	n.ownLog.Error("workers cannot be asked for health and load: this process may open no more files or connections; what is known of "+
-		"workers stays (raise its limit, ulimit -n)", zap.String("worker", w.Name), zap.Error(err))
+	n.ownLog.Error("workers cannot be asked for health and load, and what is known of them stays: "+sockets.RaiseLimit,
+		zap.String("worker", w.Name), zap.Error(err))
 }
 
 // faultOf returns what kind of failure an error is, if need be by asking what the server speaks.

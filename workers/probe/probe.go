@@ -108,6 +108,7 @@ type Difference struct {
 type Result struct {
 	Worker   string    `json:"worker"`
 	Model    string    `json:"model"`
+	Engine   string    `json:"-"` // as configured
 	At       time.Time `json:"at"`
 	Verdict  Verdict   `json:"verdict"` // the worst finding's
 	Findings []Finding `json:"findings"`
@@ -293,7 +294,8 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 	if ctx.Err() != nil {
 		return // stopping: the failure says nothing about the worker
 	}
-	r := Result{Worker: w.Name, Model: w.Model, At: time.Now(), Verdict: Equal, Findings: append([]Finding{}, found...)}
+	r := Result{Worker: w.Name, Model: w.Model, Engine: w.Ours.Model().Server.Engine, At: time.Now(), Verdict: Equal,
+		Findings: append([]Finding{}, found...)}
 	for _, f := range found {
 		p.total.WithLabelValues(w.Name, string(f.Verdict)).Inc()
 		if slices.Index(severity, f.Verdict) > slices.Index(severity, r.Verdict) {
@@ -311,24 +313,5 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 	}
 	if old.Verdict != r.Verdict {
 		p.opt.Log.Info("worker probed", zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("verdict", string(r.Verdict)))
-	}
-	for _, f := range found {
-		said := slices.ContainsFunc(old.Findings, func(o Finding) bool {
-			return o.What == f.What && o.Verdict == f.Verdict && o.Detail == f.Detail
-		})
-		if !said && f.notAsked() {
-			p.opt.Log.Warn("a worker cannot be asked what it serves", zap.String("worker", w.Name), zap.String("detail", f.Detail))
-			continue
-		}
-		if said || f.Verdict != Differs && f.Verdict != Configuration && f.Verdict != Refused {
-			continue
-		}
-		fields := []zap.Field{zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("what", f.What),
-			zap.String("verdict", string(f.Verdict)), zap.String("detail", f.Detail)}
-		if d := f.Difference; d != nil {
-			fields = append(fields, zap.Int("position", d.Position), zap.Int64("ours", d.Ours), zap.Int64("theirs", d.Theirs),
-				zap.Int("our_length", d.OurLen), zap.Int("their_length", d.TheirsLen))
-		}
-		p.opt.Log.Warn("a worker tokenizes prompts, or is configured, differently than expected", fields...)
 	}
 }
