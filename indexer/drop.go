@@ -39,6 +39,36 @@ func (x *Index) Drop(id SlotID, locals []uint64, from int, since uint64) (droppe
 
 // dropped returns by tier the engine hashes that Drop removes; false if it must start over, see shard.
 func (s *slot) dropped(locals []uint64, from int, since uint64) (engineHashes [Tiers][]uint64, whole bool) {
+	whole = eachNode(s, locals, func(page uint32, at, n int) {
+		s.appendDropped(&engineHashes, page, max(from-at, 0), n, since)
+	})
+	return engineHashes, whole
+}
+
+// StoredSince reports whether a slot holds some of a prompt's blocks from one index to another on pages to which it has stored since Stores
+// was since. It did not hold these before, or not all.
+func (x *Index) StoredSince(id SlotID, locals []uint64, from, to int, since uint64) (stored bool) {
+	s, err := x.lockSlot(id)
+	if err != nil || len(locals) == 0 {
+		return false
+	}
+	defer s.mu.Unlock()
+	for whole := false; !whole; {
+		stored = false
+		whole = eachNode(s, locals[:min(to, len(locals))], func(page uint32, at, n int) {
+			for ; page != noPage; page = x.mem.page(page).next {
+				pg := x.mem.page(page)
+				first, last := int(pg.base)+at, int(pg.base)+at+pageBlocks
+				stored = stored || last > from && first < at+n && first < to && pg.any() != 0 && s.storedAfter(pg, since)
+			}
+		})
+	}
+	return stored
+}
+
+// eachNode calls a function with the slot's pages of each node of a prompt, how many blocks are before the node, and how many it has of the
+// prompt. It returns false if it must start over, see shard.
+func eachNode(s *slot, locals []uint64, do func(page uint32, at, n int)) (whole bool) {
 	var sh *shard
 	for parent, offset, at := uint32(root), 0, 0; at < len(locals); {
 		key := childKey(parent, offset, locals[at], s.x.seed)
@@ -47,7 +77,7 @@ func (s *slot) dropped(locals []uint64, from int, since uint64) (engineHashes [T
 			next.lock.RLock()
 		} else if !sh.follow(next) {
 			next.lock.RUnlock()
-			return engineHashes, false
+			return false
 		}
 		sh = next
 		run := sh.child(key, parent, offset, locals[at:])
@@ -57,12 +87,12 @@ func (s *slot) dropped(locals []uint64, from int, since uint64) (engineHashes [T
 		nd := sh.mem.node(run)
 		n := common(sh.mem.locals(run, nd.length()), locals[at:])
 		if _, head := sh.mem.residencyOf(nd, blocksOf(s.id)); head != nil {
-			s.appendDropped(&engineHashes, *head, max(from-at, 0), n, since)
+			do(*head, at, n)
 		}
 		parent, offset, at = nd.id, n, at+n
 	}
 	sh.lock.RUnlock()
-	return engineHashes, true
+	return true
 }
 
 // appendDropped appends by tier the engine hashes that a list of pages holds at offsets [from, to) of its node and that were not

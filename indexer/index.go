@@ -90,6 +90,7 @@ type Index struct {
 	epoch   atomic.Uint32 // clock of the memory budget, see budget.go
 	budget  budget
 	hybrids atomic.Int32 // slots with groups: while there are none, lookups do nothing for them
+	onLost  atomic.Pointer[func(SlotID, []Block)]
 
 	slotList
 }
@@ -145,6 +146,10 @@ func (x *Index) Join(o SlotOptions) SlotID {
 	x.slots.Store(&list)
 	return id
 }
+
+// OnLost sets a function that is called with what a slot holds (see Blocks) just before it is cleared or leaves. It must not call the
+// index. Events of the slot wait meanwhile.
+func (x *Index) OnLost(do func(SlotID, []Block)) { x.onLost.Store(&do) }
 
 // Leave removes a slot with all that it holds; its number may then be reused. A lookup that began before may still return it.
 // Cost: 50 to 100 ns a held block; the shards are locked for one node at a time.

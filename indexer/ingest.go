@@ -290,6 +290,9 @@ func (x *Index) Clear(id SlotID) error {
 // clear empties the slot by its table: each reference leads to a node, whose residency and pages are all removed at once.
 func (s *slot) clear() {
 	mem := s.x.mem
+	if do := s.x.onLost.Load(); do != nil && s.heldBlocks.Load() > 0 {
+		(*do)(s.id, listing(s))
+	}
 	s.sure, s.doubtful = nil, 0
 	s.table.eachRef(func(ref uint32) {
 		if node := mem.page(ref / pageBlocks).node; node != noNode { // else removed with an earlier block of its node

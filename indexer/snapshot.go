@@ -23,11 +23,16 @@ func (x *Index) Blocks(id SlotID) ([]Block, error) {
 		return nil, err
 	}
 	defer s.mu.Unlock()
+	return listing(s), nil
+}
+
+// listing returns what a locked slot holds.
+func listing(s *slot) []Block {
 	out := make([]Block, 0, s.heldBlocks.Load())
 	for _, b := range s.branches() {
 		out = s.appendBranch(out, b)
 	}
-	return out, nil
+	return out
 }
 
 // Events returns the events that make an empty slot hold what a listing says: stored chains, and last the removal of the blocks

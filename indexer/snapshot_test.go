@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -128,5 +129,62 @@ func TestDropStoredSince(t *testing.T) {
 		if n, err := x.Drop(id, locals, 32, x.Stores(id)); n != 32 || err != nil || held() != 32 {
 			t.Errorf("%s: nothing stored since, %d dropped, %v, %d held", name, n, err, held())
 		}
+	}
+}
+
+// TestOnLost checks that what a slot holds is told before it is cleared, once, and that nothing is told of an empty one.
+func TestOnLost(t *testing.T) {
+	x, told := New(Options{}), ""
+	x.OnLost(func(id SlotID, held []Block) {
+		for _, b := range held {
+			told += fmt.Sprint(id, " ", b.Local, " after ", b.Parent, "; ")
+		}
+	})
+	id := x.Join(SlotOptions{})
+	if err := x.Store(id, GPU, 0, false, []uint64{11, 12}, []uint64{1, 2}); err != nil {
+		t.Fatal(err)
+	}
+	x.Clear(id)
+	x.Clear(id)
+	x.Leave(id)
+	if want := "0 1 after -1; 0 2 after 0; "; told != want {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
+
+// TestStoredSince checks which blocks count as stored again: those on pages of sixteen to which something was stored since.
+func TestStoredSince(t *testing.T) {
+	x := New(Options{})
+	id, locals := x.Join(SlotOptions{}), make([]uint64, 64)
+	for i := range locals {
+		locals[i] = pathOf(8, uint64(i))
+	}
+	store := func(from int) {
+		if err := x.Store(id, GPU, locals[max(0, from-1)], from > 0, locals[from:], locals[from:]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store(0)
+	since := x.Stores(id)
+	if x.StoredSince(id, locals, 0, 64, since) {
+		t.Error("nothing was stored since")
+	}
+	if _, err := x.Remove(id, GPU, locals[32:]); err != nil {
+		t.Fatal(err)
+	}
+	if x.StoredSince(id, locals, 32, 64, since) {
+		t.Error("removed blocks count as stored")
+	}
+	store(32)
+	for _, c := range []struct {
+		from, to int
+		want     bool
+	}{{0, 32, false}, {32, 33, true}, {40, 64, true}, {0, 64, true}, {64, 64, false}} {
+		if got := x.StoredSince(id, locals, c.from, c.to, since); got != c.want {
+			t.Errorf("blocks %d to %d: %t, want %t", c.from, c.to, got, c.want)
+		}
+	}
+	if x.StoredSince(9, locals, 0, 64, 0) {
+		t.Error("an unknown slot has stored something")
 	}
 }

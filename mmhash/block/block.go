@@ -181,11 +181,14 @@ func (k *Key) Local(tokens []uint32, names []uint64, root uint64) uint64 {
 func (k *Key) Chain(dst []uint64, locals []uint64) []uint64 {
 	chained := uint64(0)
 	for _, l := range locals {
-		chained = sipHash(&k.chain, chained, l)
+		chained = k.ChainAfter(chained, l)
 		dst = append(dst, chained)
 	}
 	return dst
 }
+
+// ChainAfter returns the chain hash of a block of a local hash, behind the block of a chain hash; 0: it is the first.
+func (k *Key) ChainAfter(chained, local uint64) uint64 { return sipHash(&k.chain, chained, local) }
 
 // sum hashes an input: its kind and lengths, a root, bytes, and words.
 func (k *Key) sum(kind int, raw []byte, words []uint64, root uint64) uint64 {
