@@ -249,6 +249,14 @@ func TestSince(t *testing.T) {
 	if list := w.List(began.Add(4 * time.Minute)); len(list) != 1 || !list[0].Since.Equal(began.Add(4*time.Minute)) {
 		t.Errorf("it is out again: got %+v, want SL0109 since now", list)
 	}
+	workers[1].Health = &fleet.Out{Fault: rules.Refused}
+	for _, after := range []time.Duration{0, logAgain, 2 * logAgain} {
+		w.List(began.Add(4*time.Minute + time.Second + after))
+	}
+	lines = log.Filter(func(line observer.LoggedEntry) bool { return strings.HasPrefix(line.Message, "SL0109: gpu-a, gpu-b: no") }).Len()
+	if lines != 1 {
+		t.Errorf("it has spread: got %d lines of both, want 1: %v", lines, log.All())
+	}
 	families, err := reg.Gather()
 	if err != nil || len(families) != 1 || families[0].Metric[0].Label[0].GetValue() != "SL0109" {
 		t.Errorf("got %v, %v, want one sightline_findings of SL0109", families, err)

@@ -2,6 +2,7 @@ package findings
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,7 +22,7 @@ type Watch struct {
 	mu    sync.Mutex
 	since map[string]time.Time // by key
 	said  map[string]time.Time // when one was logged that has not ended for logAgain
-	there map[string]bool      // logged, and still there
+	there map[string][]string  // logged, and still there: its workers then
 }
 
 const (
@@ -31,7 +32,7 @@ const (
 
 // NewWatch returns a Watch; facts is called by several goroutines.
 func NewWatch(facts func(now time.Time) Facts, log *zap.Logger, of meter.Metrics) *Watch {
-	w := &Watch{facts: facts, log: log, since: map[string]time.Time{}, said: map[string]time.Time{}, there: map[string]bool{}}
+	w := &Watch{facts: facts, log: log, since: map[string]time.Time{}, said: map[string]time.Time{}, there: map[string][]string{}}
 	desc := meter.Desc("findings", "Findings of docs/doctor.md that are there now, as /problems lists them.", "code", "severity")
 	of.ReadAll(func(ch chan<- prometheus.Metric) {
 		count := map[[2]string]float64{}
@@ -89,7 +90,7 @@ func (w *Watch) lasting(now time.Time, list []Finding) []Finding {
 	return out
 }
 
-// write logs the errors and warnings that have begun, and those that have ended.
+// write logs the errors and warnings that have begun, or have spread to further workers, and those that have ended.
 func (w *Watch) write(now time.Time, list []Finding) {
 	there := make(map[string]bool, len(list))
 	for i := range list {
@@ -98,19 +99,23 @@ func (w *Watch) write(now time.Time, list []Finding) {
 			continue
 		}
 		there[key] = true
-		if last, ok := w.said[key]; !w.there[key] && (!ok || now.Sub(last) >= logAgain) {
+		before, logged := w.there[key]
+		known := func(worker string) bool { return slices.Contains(before, worker) }
+		last, said := w.said[key]
+		if more := len(slices.DeleteFunc(slices.Clone(f.Workers), known)) > 0; (!logged || more) && (!said || now.Sub(last) >= logAgain) {
 			write := w.log.Warn
 			if f.Severity == "error" {
 				write = w.log.Error
 			}
-			write(f.Code+": "+f.What, zap.String("fix", f.Fix), zap.Time("since", f.Since))
-			w.said[key], w.there[key] = now, true
+			write(f.Code+": "+f.What, zap.String("fix", f.Fix), zap.Time("since", f.Since), zap.Strings("workers", f.Workers))
+			w.said[key], w.there[key] = now, f.Workers
 		}
 	}
 	for key, last := range w.said {
+		_, logged := w.there[key]
 		switch {
 		case there[key]:
-		case w.there[key]:
+		case logged:
 			w.log.Info(key[:len("SL0000")]+": no more", zap.String("what", key[len("SL0000 "):]))
 			delete(w.there, key)
 		case now.Sub(last) >= logAgain:
