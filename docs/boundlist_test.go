@@ -202,7 +202,7 @@ var bounds = []bound{
 		"engine/dynamo.Plane.ranks"},
 	{"prompts' blocks of a rank without full attention", "{engine/vllm.maxChained}", "not counted",
 		"events_total unresolved", "engine/vllm TestChainsAreBounded: maxChained, Unplaced", "engine/vllm.chains.blocks engine/vllm.chains.kept"},
-	{"an answer of TensorRT-LLM's event queue", "{engine/trtllm.maxAnswer B}", "lost; worker in doubt",
+	{"an answer of TensorRT-LLM's event queue", "{engine/trtllm.maxAnswer B}, of what is received", "lost; worker in doubt",
 		"events_total decode_errors", "engine/trtllm TestAnswerIsBounded: maxAnswer, an answer of more than", ""},
 	{"TensorRT-LLM's blocks outside the GPU; with an item before them", "{engine/trtllm.maxOffGPU}; {engine/trtllm.maxItems}",
 		"count as removed; content unknown", "– they are reported like any removed block",

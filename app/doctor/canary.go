@@ -28,6 +28,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/router"
@@ -230,7 +231,7 @@ func (e *ears) askReplay(ctx context.Context, o *findings.Socket, patience time.
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err := zmq.Replay(ctx, o.Replay, 0, zmq.Room{}, func(zmq.Message) error { return errEnough })
+	err := zmq.Replay(ctx, o.Replay, 0, fair.Hold{}, func(zmq.Message) error { return errEnough })
 	if err != nil && !errors.Is(err, errEnough) {
 		e.mu.Lock()
 		o.Replayed = err

@@ -253,7 +253,9 @@ func TestSince(t *testing.T) {
 	for _, after := range []time.Duration{0, logAgain, 2 * logAgain} {
 		w.List(began.Add(4*time.Minute + time.Second + after))
 	}
-	lines = log.Filter(func(line observer.LoggedEntry) bool { return strings.HasPrefix(line.Message, "SL0109: gpu-a, gpu-b: no") }).Len()
+	lines = log.Filter(func(line observer.LoggedEntry) bool {
+		return strings.HasPrefix(line.Message, "SL0109: gpu-a, gpu-b: no")
+	}).Len()
 	if lines != 1 {
 		t.Errorf("it has spread: got %d lines of both, want 1: %v", lines, log.All())
 	}

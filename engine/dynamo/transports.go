@@ -23,7 +23,7 @@ func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
 	if p.received == nil {
 		p.received = fair.Shared(allReceived, 1<<14)
 	}
-	room := zmq.Room{Room: p.received, For: fair.ClientOf(endpoint)}
+	room := fair.Hold{Room: p.received, For: fair.ClientOf(endpoint)}
 	p.mu.Unlock()
 	sub := zmq.Sub{Room: room, Endpoint: endpoint, Topic: topic, Up: func() { p.link(heard, nil) },
 		Down:      func(err error) { p.link(heard, err) },

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/sockets"
@@ -37,8 +38,8 @@ const (
 	minPause, maxPause = 5 * time.Millisecond, 25 * time.Millisecond
 	minRetry, maxRetry = 100 * time.Millisecond, 5 * time.Second
 	answerTime         = 15 * time.Second
-	maxAnswer          = 60 << 20 // fits a feed's queue
-	maxKeptBuffer      = 1 << 20  // capacity of the answer buffer that is kept
+	maxAnswer          = 48 << 20 // what one worker alone may take of stream.Budget's room for what is received
+	maxKeptBuffer      = 64 << 10 // capacity of the answer buffer that is kept; a larger one takes of that room
 	eventsPath         = "/kv_cache_events"
 	maxErrorText       = 200
 )
@@ -47,7 +48,7 @@ const (
 // (0 or 1: none). as holds the TLS and token settings towards it, or nil. Polling begins when all its Sources run.
 func NewDrain(base string, ranks int, as *secure.Client) *Drain {
 	t := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true}
-	return &Drain{url: base + eventsPath, ranks: max(ranks, 1), client: &http.Client{Transport: as.Transport(t), Timeout: answerTime,
+	return &Drain{url: base + eventsPath, ranks: max(ranks, 1), client: &http.Client{Transport: as.Transport(t),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
@@ -79,16 +80,15 @@ func (rankSource) Replay(context.Context, uint64, func(stream.Message) error) er
 func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
 	defer d.client.CloseIdleConnections()
 	var buf []byte
+	room := feeds[0].Received()
+	defer func() { room.Free() }()
 	if d.seq > 0 { // the previous poll panicked, and what it had drained is lost
 		d.seq++
 	}
 	pause, up, failures := minPause, false, retry.Backoff{First: minRetry, Longest: maxRetry}
 	for ctx.Err() == nil {
 		var err error
-		if cap(buf) > maxKeptBuffer {
-			buf = nil
-		}
-		buf, err = d.post(ctx, buf[:0])
+		buf, err = d.post(ctx, buf[:0], &room)
 		if ctx.Err() != nil {
 			return
 		}
@@ -109,6 +109,10 @@ func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
 			pause = minPause
 		} else {
 			pause = min(2*pause, maxPause)
+		}
+		if cap(buf) > maxKeptBuffer {
+			buf = nil
+			room.Free()
 		}
 		switch {
 		case err == nil:
@@ -144,8 +148,11 @@ func holdsEvents(b []byte) bool {
 	return false
 }
 
-// post appends the worker's answer to buf. With an error, buf holds the part of a 200 response that arrived before it.
-func (d *Drain) post(ctx context.Context, buf []byte) ([]byte, error) {
+// post appends the worker's answer to buf; room is for a large one. With an error, buf holds the part of a 200 response that arrived
+// before it.
+func (d *Drain) post(ctx context.Context, buf []byte, room *fair.Hold) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url, nil)
 	if err != nil {
 		return buf, err
@@ -168,7 +175,11 @@ func (d *Drain) post(ctx context.Context, buf []byte) ([]byte, error) {
 			if len(buf) >= maxAnswer {
 				return buf, fmt.Errorf("POST %s: an answer of more than %d MiB", eventsPath, maxAnswer>>20)
 			}
-			buf = slices.Grow(buf, max(64<<10, len(buf)/2))
+			size := min(maxAnswer, len(buf)+max(maxKeptBuffer, len(buf)/2))
+			if size > maxKeptBuffer && !room.Grow(ctx, int64(size)) {
+				return buf, fmt.Errorf("POST %s: too many workers give large answers", eventsPath)
+			}
+			buf = append(make([]byte, 0, size), buf...)
 		}
 		n, err := resp.Body.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]

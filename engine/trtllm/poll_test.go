@@ -1,6 +1,7 @@
 package trtllm
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -94,7 +95,8 @@ func TestHoldsEvents(t *testing.T) {
 	}
 }
 
-// TestAnswerIsBounded: an endless answer is given up, and blocks outside the GPU that do not fit into the table count as removed.
+// TestAnswerIsBounded: an endless answer is given up, and takes of the room that all workers share; blocks outside the GPU that do not fit
+// into the table count as removed.
 func TestAnswerIsBounded(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {
@@ -102,9 +104,20 @@ func TestAnswerIsBounded(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	got, err := NewDrain(s.URL, 1, nil).post(t.Context(), nil)
-	if err == nil || !strings.Contains(err.Error(), "an answer of more than 60 MiB") || len(got) < maxAnswer || len(got) > 2*maxAnswer {
-		t.Errorf("%d bytes, %v", len(got), err)
+	budget := stream.NewBudget()
+	hold, other := budget.Received(1), budget.Received(2)
+	got, err := NewDrain(s.URL, 1, nil).post(t.Context(), nil, &hold)
+	if err == nil || !strings.Contains(err.Error(), "an answer of more than 48 MiB") || cap(got) != maxAnswer {
+		t.Errorf("got %d bytes, %v, want 48 MiB and an error", cap(got), err)
+	}
+	within, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if !other.Grow(within, 12<<20) || other.Grow(within, 13<<20) {
+		t.Error("another worker got other than the 12 MiB that are its share beside 48 MiB of 64")
+	}
+	hold.Free()
+	if !other.Grow(t.Context(), 16<<20) {
+		t.Error("what was given back is not there")
 	}
 	d := Decoder{offGPU: map[uint64]kvevent.Tier{}}
 	for i := range uint64(maxOffGPU + 10) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/sightline-router/sightline/indexer/source/zmq"
 	"github.com/sightline-router/sightline/internal/fair"
 )
 
@@ -39,11 +38,11 @@ func NewBudget() *Budget {
 }
 
 // Received is the room for large messages that are received of a worker.
-func (b *Budget) Received(worker fair.Client) zmq.Room {
+func (b *Budget) Received(worker fair.Client) fair.Hold {
 	if b == nil {
-		return zmq.Room{}
+		return fair.Hold{}
 	}
-	return zmq.Room{Room: b.received, For: worker}
+	return fair.Hold{Room: b.received, For: worker}
 }
 
 // beginRead waits for the turn of a message of this size, and returns what ends it.

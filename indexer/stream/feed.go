@@ -303,6 +303,9 @@ func (f *Feed) ProcessRestarted(was time.Time) {
 	f.wake.Ring()
 }
 
+// Received returns a hold of the room for what is received of the feed's worker.
+func (f *Feed) Received() fair.Hold { return f.o.Budget.Received(f.o.Worker) }
+
 // Up is called by the source after each (re)connection.
 func (f *Feed) Up() {
 	f.mu.Lock()

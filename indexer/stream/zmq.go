@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/sightline-router/sightline/indexer/source/zmq"
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // ZMQ is the PUB socket of a worker's rank and its replay socket, if any. Endpoints are as zmq.Address returns them.
@@ -16,7 +17,7 @@ type ZMQ struct {
 	Bind           bool         // listen at Endpoint for the worker
 	From           netip.Prefix // with Bind: where it connects from; zero: this machine
 	Host           string       // if set, the only host that is dialled: the endpoints are the worker's own claim
-	Replayed       zmq.Room     // for large messages of a replay
+	Replayed       fair.Hold    // for large messages of a replay
 }
 
 // Run implements Source.

@@ -172,6 +172,34 @@ func (r *Room) give(c Client, n int64) {
 	}
 }
 
+// Hold is what one client has of a Room, and gives back at once. Without a Room it has no bound. Not safe for concurrent use.
+type Hold struct {
+	Room  *Room
+	For   Client
+	taken int64
+}
+
+// Grow waits, if necessary, until the hold has n in all; false: as Take.
+func (h *Hold) Grow(ctx context.Context, n int64) bool {
+	more := n - h.taken
+	if more <= 0 || h.Room == nil {
+		return true
+	}
+	if !h.Room.Take(ctx, h.For, more, more) {
+		return false
+	}
+	h.taken += more
+	return true
+}
+
+// Free gives it all back.
+func (h *Hold) Free() {
+	if h.taken > 0 {
+		h.Room.Give(h.For, h.taken)
+		h.taken = 0
+	}
+}
+
 // enqueue puts a request at the end of its client's line.
 func (r *Room) enqueue(c Client, need, cost int64) *waiter {
 	r.mu.Lock()

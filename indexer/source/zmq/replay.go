@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // Limits of one replay.
@@ -25,7 +27,7 @@ var errTooLong = errors.New("replay is longer than allowed")
 //
 // Forms of a reply, as a DEALER sees them: "" seq payload (vLLM to 0.25, SGLang to 0.5.21), "" topic seq payload (later). The
 // last reply has an empty payload and the number 2^64-1; if there is nothing from that number on, only that one comes.
-func Replay(ctx context.Context, endpoint string, from uint64, room Room, each func(Message) error) error {
+func Replay(ctx context.Context, endpoint string, from uint64, room fair.Hold, each func(Message) error) error {
 	network, address, err := dialable(endpoint, "")
 	if err != nil {
 		return err

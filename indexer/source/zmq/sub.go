@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/retry"
 )
@@ -41,7 +42,7 @@ type Sub struct {
 	Down func(error)
 	// Malformed, if set, is called for each message that does not end in a sequence number of 8 bytes and a payload, with its form.
 	Malformed func(form string)
-	Room      Room
+	Room      fair.Hold
 
 	pingEvery time.Duration // for tests; 0: the constant pingEvery
 }

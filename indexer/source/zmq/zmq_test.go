@@ -265,7 +265,7 @@ func TestReplayForms(t *testing.T) {
 			p.read()
 		})
 		var got []string
-		err := Replay(deadline(t), endpoint, 5, Room{}, func(m Message) error {
+		err := Replay(deadline(t), endpoint, 5, fair.Hold{}, func(m Message) error {
 			got = append(got, fmt.Sprintf("%d%s", m.Seq, m.Payload))
 			return nil
 		})
@@ -306,7 +306,7 @@ func TestConformanceReplies(t *testing.T) {
 				p.read()
 			})
 			var seqs []uint64
-			if err := Replay(deadline(t), endpoint, r.Start, Room{}, func(m Message) error {
+			if err := Replay(deadline(t), endpoint, r.Start, fair.Hold{}, func(m Message) error {
 				seqs = append(seqs, m.Seq)
 				return nil
 			}); err != nil {
@@ -323,7 +323,7 @@ func TestReplayGivesUp(t *testing.T) {
 	endpoint := listen(t, "ROUTER", func(p peer) { io.Copy(io.Discard, p.r) })
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if err := Replay(ctx, endpoint, 0, Room{}, nil); err == nil || !strings.Contains(err.Error(), "deadline") {
+	if err := Replay(ctx, endpoint, 0, fair.Hold{}, nil); err == nil || !strings.Contains(err.Error(), "deadline") {
 		t.Errorf("silent publisher: %v", err)
 	}
 	endless := listen(t, "ROUTER", func(p peer) {
@@ -337,7 +337,7 @@ func TestReplayGivesUp(t *testing.T) {
 		}
 	})
 	n := 0
-	err := Replay(deadline(t), endless, 0, Room{}, func(m Message) error {
+	err := Replay(deadline(t), endless, 0, fair.Hold{}, func(m Message) error {
 		n++
 		if n == 10 {
 			return io.ErrClosedPipe
@@ -420,7 +420,7 @@ func TestAgainstGoZeromq(t *testing.T) {
 			router.Send(zmq4.NewMsgFrom(id, nil, bytes.Repeat([]byte{0xff}, 8), nil))
 		}()
 		n := 0
-		err := Replay(ctx, "tcp://"+router.Addr().String(), 41, Room{}, func(m Message) error {
+		err := Replay(ctx, "tcp://"+router.Addr().String(), 41, fair.Hold{}, func(m Message) error {
 			n++
 			if m.Seq != 41 || string(m.Payload) != "replayed" {
 				t.Errorf("replayed %d %q", m.Seq, m.Payload)
@@ -481,7 +481,7 @@ func TestConformanceLibzmq(t *testing.T) {
 		t.Errorf("%d connections in one life: heartbeats are not answered", connects.Load())
 	}
 	var replayed []uint64
-	if err := Replay(deadline(t), fmt.Sprintf("tcp://127.0.0.1:%d", port+1), 3, Room{}, func(m Message) error {
+	if err := Replay(deadline(t), fmt.Sprintf("tcp://127.0.0.1:%d", port+1), 3, fair.Hold{}, func(m Message) error {
 		replayed = append(replayed, m.Seq)
 		return nil
 	}); err != nil || len(replayed) < 50 || replayed[0] != 3 || replayed[49] != 52 {
@@ -581,7 +581,7 @@ func TestRoomForLargeMessages(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
-	c := &conn{Conn: a, r: bufio.NewReader(a), most: maxMessage, room: Room{room, 1}, wait: t.Context()}
+	c := &conn{Conn: a, r: bufio.NewReader(a), most: maxMessage, room: fair.Hold{Room: room, For: 1}, wait: t.Context()}
 	large := make([]byte, keptBytes+1)
 	go func() {
 		for _, body := range [][]byte{large, large[:keptBytes], make([]byte, 800<<10)} {

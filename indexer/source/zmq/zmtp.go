@@ -40,7 +40,7 @@ const (
 	// one each, for as long as they live.
 	readBytes = 8 << 10
 
-	// keptBytes is what a connection keeps of its memory for messages; for larger ones it waits for Room.
+	// keptBytes is what a connection keeps of its memory for messages; for larger ones it waits for room.
 	keptBytes = 64 << 10
 	// maxReady limits what a peer says of itself.
 	maxReady = 4 << 10
@@ -63,28 +63,16 @@ type conn struct {
 	buf   []byte   // the frames of the message being read
 	parts [][]byte // the frames, slices of buf
 
-	most  int             // bytes of a message
-	room  Room            // for messages of more than keptBytes
-	wait  context.Context // until when room is waited for
-	taken int64           // of room
-}
-
-// Room is memory for large messages, and who asks for it. The zero value is without a bound.
-type Room struct {
-	*fair.Room
-	For fair.Client
+	most int             // bytes of a message
+	room fair.Hold       // for messages of more than keptBytes
+	wait context.Context // until when room is waited for
 }
 
 // takeRoom waits until there is room for a message of n bytes.
 func (c *conn) takeRoom(n int) error {
-	more := int64(n) - c.taken
-	if n <= keptBytes || more <= 0 || c.room.Room == nil {
-		return nil
-	}
-	if !c.room.Take(c.wait, c.room.For, more, more) {
+	if n > keptBytes && !c.room.Grow(c.wait, int64(n)) {
 		return errors.New("too many large messages are being read")
 	}
-	c.taken += more
 	return nil
 }
 
@@ -93,10 +81,7 @@ func (c *conn) freeRoom() {
 	if cap(c.buf) > keptBytes {
 		c.buf = nil
 	}
-	if c.taken > 0 {
-		c.room.Give(c.room.For, c.taken)
-		c.taken = 0
-	}
+	c.room.Free()
 }
 
 // dial connects a socket of the given type ("SUB", "DEALER") to a peer of one of peerTypes.
