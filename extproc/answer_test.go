@@ -138,7 +138,7 @@ func TestUnsteered(t *testing.T) {
 		if got := told(a.GetRequestBody().GetResponse().GetHeaderMutation()); !maps.Equal(got, want) {
 			t.Errorf("%q: %v, want %v", mode, got, want)
 		}
-		meta := map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "exact", "arm": "left", "matched_blocks": 0.,
+		meta := map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "exact", "arm": "unsteered", "matched_blocks": 0.,
 			"cached_tokens": 0., "prompt_tokens": 0.}}
 		if got := a.GetDynamicMetadata().AsMap(); !reflect.DeepEqual(got, meta) {
 			t.Errorf("%q: %v, want %v", mode, got, meta)

@@ -284,7 +284,7 @@ func TestLeftReportsSideBySide(t *testing.T) {
 			t.Errorf("%d in flight on w%d, %d open", n, i, w.opt.Ledger.Open())
 		}
 	}
-	if n := w.opt.Report.Report().Left.Requests; n != 50 {
+	if n := w.opt.Report.Report().Unsteered.Requests; n != 50 {
 		t.Errorf("%d requests in the report", n)
 	}
 }
@@ -320,8 +320,8 @@ func TestReportWithoutFiles(t *testing.T) {
 	served(w.decide(body), home, blocks*16)
 	r := w.opt.Report.Report()
 	const prompt = blocks*16 + 3
-	if s, l := r.Steered, r.Left; s.Known != 1 || s.Prompt != prompt || l.Known != 2 || l.Prompt != 2*prompt || l.Cached != blocks*16 {
-		t.Errorf("tokens of the arms: %+v, %+v", r.Steered, r.Left)
+	if s, l := r.Steered, r.Unsteered; s.Known != 1 || s.Prompt != prompt || l.Known != 2 || l.Prompt != 2*prompt || l.Cached != blocks*16 {
+		t.Errorf("tokens of the arms: %+v, %+v", r.Steered, r.Unsteered)
 	}
 	if r.Would.Requests != 2 || r.Would.Better != 1 || r.Would.Spared != blocks*16 {
 		t.Errorf("what the choice would have found: %+v", r.Would)

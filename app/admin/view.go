@@ -186,7 +186,7 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 		Find: query.Get("q")}
 	if s.Report != nil {
 		r := s.Report(report.Range{})
-		if r.Left.Requests > 0 || r.Mode != "100%" {
+		if r.Unsteered.Requests > 0 || r.Mode != "100%" {
 			v.Report = r.String()
 		}
 		v.Mode = r.Mode

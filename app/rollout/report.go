@@ -34,7 +34,7 @@ func Report(ctx context.Context, o ReportOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	none := r.Steered.Requests+r.Left.Requests == 0
+	none := r.Steered.Requests+r.Unsteered.Requests == 0
 	switch {
 	case none && len(o.Files) > 0:
 		return fmt.Errorf("%s: no request in it that was decided (want what decision_log writes)", strings.Join(o.Files, ", "))

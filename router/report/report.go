@@ -25,10 +25,10 @@ import (
 // Arm is a side of the split. "" is for requests that can go to only one worker or were refused.
 type Arm string
 
-// The arms.
+// The arms, as logs, metrics and metadata name them.
 const (
-	Steered   Arm = "steered" // Envoy was told where to send it
-	Unsteered Arm = "left"    // Envoy was told nothing
+	Steered   Arm = "steered"   // Envoy was told where to send it
+	Unsteered Arm = "unsteered" // Envoy was told nothing
 )
 
 // Request is an ended request.
@@ -67,14 +67,14 @@ func isOK(status int) bool { return status >= 200 && status < 400 }
 
 func duration(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// Report has the totals.
+// Report is the sums of both arms over a time, as /report shows them.
 type Report struct {
-	Mode    string    `json:"mode,omitempty"` // observe, or the share that is steered, such as 10%; "" for a log
-	Since   time.Time `json:"since"`          // time of the start, or of the first decision
-	Until   time.Time `json:"until"`
-	Steered Side      `json:"steered"`
-	Left    Side      `json:"left"`
-	Would   Savings   `json:"would"` // for unsteered requests
+	Mode      string    `json:"mode,omitempty"` // observe, or the share that is steered, such as 10%; "" for a log
+	Since     time.Time `json:"since"`          // time of the start, or of the first decision
+	Until     time.Time `json:"until"`
+	Steered   Side      `json:"steered"`
+	Unsteered Side      `json:"unsteered"`
+	Would     Savings   `json:"would"` // for unsteered requests
 
 	Unreadable int `json:"unreadable_lines,omitempty"` // of a decision log: cut off
 }
@@ -294,7 +294,8 @@ func (s *sums) merge(o *sums) {
 }
 
 func (t *period) report(mode string) Report {
-	r := Report{Mode: mode, Since: t.since, Until: t.until, Steered: t.arms[Steered].side(), Left: t.arms[Unsteered].side(), Would: t.would}
+	r := Report{Mode: mode, Since: t.since, Until: t.until, Steered: t.arms[Steered].side(),
+		Unsteered: t.arms[Unsteered].side(), Would: t.would}
 	if n := float64(r.Would.Requests); n > 0 {
 		r.Would.Mean = float64(r.Would.Spared-r.Would.Cost) / n
 		if r.Would.Requests >= fewForMean {
@@ -353,8 +354,8 @@ func (h *times) at(share float64) float64 {
 
 // The metrics: the values of the report that are worth a graph.
 var (
-	requestsDesc = meter.Desc("trial_requests_total", "Ended requests: steered, or left to Envoy's load balancing.", "arm")
-	tokensDesc   = meter.Desc("trial_tokens_total", "Tokens of answered requests: prompt and cached; "+
+	requestsDesc = meter.Desc("steering_requests_total", "Ended requests: steered, or by Envoy's load balancing.", "arm")
+	tokensDesc   = meter.Desc("steering_tokens_total", "Tokens of answered requests: prompt and cached; "+
 		"of the unsteered, those that only the chosen worker held (spared) or only the used one (cost).", "arm", "what")
 )
 
@@ -365,7 +366,7 @@ func (t *Totals) Show(of meter.Metrics) {
 
 func (t *Totals) collect(ch chan<- prometheus.Metric) {
 	r := t.Report()
-	for arm, s := range map[Arm]Side{Steered: r.Steered, Unsteered: r.Left} {
+	for arm, s := range map[Arm]Side{Steered: r.Steered, Unsteered: r.Unsteered} {
 		meter.Counter(ch, requestsDesc, float64(s.Requests), string(arm))
 		meter.Counter(ch, tokensDesc, float64(s.Prompt), string(arm), "prompt")
 		meter.Counter(ch, tokensDesc, float64(s.Cached), string(arm), "cached")

@@ -55,7 +55,7 @@ func TestLogAndTotalsAgree(t *testing.T) {
 			live.Add(r, at)
 		}
 	}
-	log += `{"outcome":"refused","status":429}` + "\n\n" + `{"arm":"left","outcome":"expired"}` + "\n"
+	log += `{"outcome":"refused","status":429}` + "\n\n" + `{"arm":"unsteered","outcome":"expired"}` + "\n"
 	read, err := ReadLog(strings.NewReader(log), Range{})
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestLogAndTotalsAgree(t *testing.T) {
 		t.Errorf("of the log\n%s\nof the totals\n%s", got, want)
 	}
 	// Each even request is counted by the engine, each tenth among them.
-	if s := read.Left; s.Requests != 400 || s.Failed != 200 || s.Known != 200 || s.Counted != 100 || s.Prompt != 200_000 ||
+	if s := read.Unsteered; s.Requests != 400 || s.Failed != 200 || s.Known != 200 || s.Counted != 100 || s.Prompt != 200_000 ||
 		s.Cached != 100*500+100*100 {
 		t.Errorf("%+v", s)
 	}
@@ -96,7 +96,7 @@ func TestTooFew(t *testing.T) {
 	totals.Add(Request{Arm: Steered, OK: true, Prompt: 100, Cached: -1}, began)
 	totals.Add(Request{OK: true, Prompt: 100}, began) // without an arm
 	r := totals.Report()
-	if r.Left.FirstByte != (Times{N: 19}) || r.Would.Uncertainty != 0 || r.Steered.Known != 0 || r.Steered.Requests != 1 ||
+	if r.Unsteered.FirstByte != (Times{N: 19}) || r.Would.Uncertainty != 0 || r.Steered.Known != 0 || r.Steered.Requests != 1 ||
 		r.Steered.FirstByte.N != 0 {
 		t.Errorf("%+v", r)
 	}
@@ -151,7 +151,7 @@ func TestRange(t *testing.T) {
 	for i := range 2 * maxParts {
 		live.Add(one(Unsteered, i), began.Add(time.Duration(i)*time.Minute))
 	}
-	if len(live.parts) > maxParts || live.Report().Left.Requests != 150+2*maxParts {
-		t.Errorf("%d parts, %d requests", len(live.parts), live.Report().Left.Requests)
+	if len(live.parts) > maxParts || live.Report().Unsteered.Requests != 150+2*maxParts {
+		t.Errorf("%d parts, %d requests", len(live.parts), live.Report().Unsteered.Requests)
 	}
 }

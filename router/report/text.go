@@ -63,9 +63,9 @@ func (r Report) String() string {
 	}
 	out.WriteString("\n\n")
 	row := func(what string, of func(s *Side) string) {
-		fmt.Fprintf(&out, "%-22s %18s %18s\n", what, of(&r.Steered), of(&r.Left))
+		fmt.Fprintf(&out, "%-22s %18s %18s\n", what, of(&r.Steered), of(&r.Unsteered))
 	}
-	fmt.Fprintf(&out, "%-22s %18s %18s\n", "", "steered", "left alone")
+	fmt.Fprintf(&out, "%-22s %18s %18s\n", "", "steered", "unsteered")
 	row("requests", func(s *Side) string { return fmt.Sprint(s.Requests) })
 	row("failed", func(s *Side) string { return fmt.Sprint(s.Failed) })
 	row("prompt tokens", func(s *Side) string { return fmt.Sprint(s.Prompt) })
@@ -89,7 +89,7 @@ func (x *Savings) write(w io.Writer) {
 		return
 	}
 	of := func(n int) string { return fmt.Sprintf("%d (%s)", n, percent(n, x.Requests)) }
-	fmt.Fprintf(w, "\nOf %d requests left alone, each as its workers stood when it was decided, the choice would have found\n", x.Requests)
+	fmt.Fprintf(w, "\nOf %d unsteered requests, each as its workers stood when it was decided, the choice would have found\n", x.Requests)
 	fmt.Fprintf(w, "  more cached   %s: %d tokens more\n", of(x.Better), x.Spared)
 	fmt.Fprintf(w, "  as much       %s\n", of(x.Requests-x.Better-x.Worse))
 	fmt.Fprintf(w, "  less          %s: %d tokens less\n", of(x.Worse), x.Cost)

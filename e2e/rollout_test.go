@@ -41,17 +41,17 @@ func TestRollout(t *testing.T) {
 		check func(t *testing.T, r report.Report)
 	}{
 		{"observe", map[string]any{"mode": "observe", "max_in_flight": 1}, func(t *testing.T, r report.Report) {
-			if r.Steered.Requests != 0 || r.Would.Requests != r.Left.Requests || r.Would.Spared < 300*conversations {
+			if r.Steered.Requests != 0 || r.Would.Requests != r.Unsteered.Requests || r.Would.Spared < 300*conversations {
 				t.Errorf("%+v", r)
 			}
 		}},
 		{"a tenth", map[string]any{"enforce": "10%"}, func(t *testing.T, r report.Report) {
-			if r.Steered.Requests < turns || r.Left.Requests < 5*r.Steered.Requests || share(r.Steered) <= share(r.Left) {
+			if r.Steered.Requests < turns || r.Unsteered.Requests < 5*r.Steered.Requests || share(r.Steered) <= share(r.Unsteered) {
 				t.Errorf("%+v", r)
 			}
 		}},
 		{"all", map[string]any{}, func(t *testing.T, r report.Report) {
-			if r.Left.Requests != 0 || r.Would.Requests != 0 || share(r.Steered) < 0.5 {
+			if r.Unsteered.Requests != 0 || r.Would.Requests != 0 || share(r.Steered) < 0.5 {
 				t.Errorf("%+v", r)
 			}
 		}},
@@ -89,7 +89,7 @@ func TestRollout(t *testing.T) {
 				}
 				eventually(t, "all ends are known", func() bool {
 					now := told(t, l)
-					return now.Left.Requests+now.Steered.Requests-before.Left.Requests-before.Steered.Requests == conversations*(turn+1)
+					return now.Unsteered.Requests+now.Steered.Requests-before.Unsteered.Requests-before.Steered.Requests == conversations*(turn+1)
 				})
 			}
 			if len(served) != len(l.Sims) {
@@ -98,9 +98,9 @@ func TestRollout(t *testing.T) {
 			var r report.Report
 			eventually(t, "the log has all lines", func() bool {
 				text, err := exec.Command(l.Self(), "report", "--json", "--since", began.Format(time.RFC3339Nano), log).Output()
-				return err == nil && json.Unmarshal(text, &r) == nil && r.Left.Requests+r.Steered.Requests == conversations*turns
+				return err == nil && json.Unmarshal(text, &r) == nil && r.Unsteered.Requests+r.Steered.Requests == conversations*turns
 			})
-			if r.Left.Failed+r.Steered.Failed > 0 || r.Left.Counted+r.Steered.Counted != conversations*turns {
+			if r.Unsteered.Failed+r.Steered.Failed > 0 || r.Unsteered.Counted+r.Steered.Counted != conversations*turns {
 				t.Errorf("%+v", r)
 			}
 			step.check(t, r)
@@ -116,7 +116,7 @@ func TestRollout(t *testing.T) {
 			if err == nil {
 				err = json.Unmarshal(text, &all)
 			}
-			if now := told(t, l); err != nil || all.Would != now.Would || all.Left.Cached != now.Left.Cached ||
+			if now := told(t, l); err != nil || all.Would != now.Would || all.Unsteered.Cached != now.Unsteered.Cached ||
 				all.Steered.Prompt != now.Steered.Prompt {
 				t.Errorf("%v, of the log\n%+v\nof the page\n%+v", err, all, now)
 			}
@@ -153,7 +153,7 @@ func armsHold(t *testing.T, l *lab.Lab) {
 	}
 	for _, d := range gjson.ParseBytes(all).Array() {
 		arm, chosen, used := d.Get("arm").Str, d.Get("addr").Str, d.Get("used").Str
-		if used == "" || chosen == "" || arm != "left" && (arm != "steered" || chosen != used) {
+		if used == "" || chosen == "" || arm != "unsteered" && (arm != "steered" || chosen != used) {
 			t.Errorf("%s", d.Raw)
 		}
 	}
