@@ -12,7 +12,7 @@ import (
 
 type simCmd struct {
 	Scenarios  []string  `help:"Names of the scenarios to run; default: all."`
-	Rules      []string  `help:"Names of the rules to compare; default: all."`
+	Pickers    []string  `help:"Names of the pickers to compare; default: all."`
 	Loads      []float64 `default:"0.7" help:"Loads as shares of round robin's capacity; --loads 0.4,0.7,0.9,1.3 for all of docs/choice.md."`
 	Trace      string    `type:"existingfile" help:"A trace to run as well, gzipped or not: one JSON object per line in Mooncake's format. The scenario is named after the file."`
 	Workers    int       `default:"16" help:"Workers that serve the trace."`
@@ -33,7 +33,7 @@ func (c *simCmd) Run() error {
 		return err
 	}
 	play := func(page io.Writer) error {
-		return fleetsim.Play(os.Stdout, fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads,
+		return fleetsim.Play(os.Stdout, fleetsim.Options{Scenarios: c.Scenarios, Pickers: c.Pickers, Loads: c.Loads,
 			Trace: c.Trace, Workers: c.Workers, HTML: page, Seed: c.Seed, Goals: c.Goals, Missed: missed})
 	}
 	if c.HTML == "" {

@@ -107,7 +107,7 @@ func playEncoders(sc Scenario, load float64, judge func(about, measured string, 
 			play := func(how naming) (once float64, sum Summary) {
 				var s *sightline
 				setup.Naming = how
-				sum = Run(setup, trace, func(v *View) Rule { s = newSightline(v).(*sightline); return s }).Summarise(warmUp, sc.Until)
+				sum = Run(setup, trace, func(v *View) Picker { s = newSightline(v).(*sightline); return s }).Summarise(warmUp, sc.Until)
 				return s.pool.once(), sum
 			}
 			once, ours := play(nil)

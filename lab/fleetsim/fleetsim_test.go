@@ -20,18 +20,18 @@ func scenario(t *testing.T, name string) *Scenario {
 	return &list[at]
 }
 
-func rule(t *testing.T, name string) Rival {
+func picker(t *testing.T, name string) Rival {
 	t.Helper()
-	list := Rules()
+	list := Pickers()
 	at := slices.IndexFunc(list, func(r Rival) bool { return r.Name == name })
 	if at < 0 {
-		t.Fatalf("no rule %q", name)
+		t.Fatalf("no picker %q", name)
 	}
 	return list[at]
 }
 
 // TestNearTheOracle: the real router, with only the information of real life, does about as well as one that sees true queues and
-// caches, and better than rules that herd or spread.
+// caches, and better than pickers that herd or spread.
 func TestNearTheOracle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("half a minute of simulation")
@@ -49,13 +49,13 @@ func TestNearTheOracle(t *testing.T) {
 	} {
 		sc := scenario(t, c.scenario)
 		trace := sc.at(c.load, 1)
-		_, ours := sc.run(trace, rule(t, "sightline"))
-		_, best := sc.run(trace, rule(t, "oracle"))
+		_, ours := sc.run(trace, picker(t, "sightline"))
+		_, best := sc.run(trace, picker(t, "oracle"))
 		if got := float64(ours.Mean) / float64(best.Mean); got > c.most {
 			t.Errorf("%s at %v: mean TTFT %v, %.2f of the oracle's, want %v at most", c.scenario, c.load, ours.Mean, got, c.most)
 		}
 		for _, name := range c.rivals {
-			if _, s := sc.run(trace, rule(t, name)); ours.Mean > s.Mean+s.Mean/33 || ours.TTFT.P99 > s.TTFT.P99+s.TTFT.P99/20 {
+			if _, s := sc.run(trace, picker(t, name)); ours.Mean > s.Mean+s.Mean/33 || ours.TTFT.P99 > s.TTFT.P99+s.TTFT.P99/20 {
 				t.Errorf("%s at %v: TTFT %v, p99 %v; %s has %v, %v", c.scenario, c.load, ours.Mean, ours.TTFT.P99, name, s.Mean, s.TTFT.P99)
 			}
 		}
@@ -68,7 +68,7 @@ func TestUnequalWorkers(t *testing.T) {
 		sc := scenario(t, name)
 		late, first := 0, 0
 		for seed := range uint64(3) {
-			r, _ := sc.run(sc.at(0.7, 1+seed), rule(t, "sightline"))
+			r, _ := sc.run(sc.at(0.7, 1+seed), picker(t, "sightline"))
 			for _, s := range r.Served {
 				if s.At > 10*time.Second && s.At < sc.Until {
 					late++
@@ -93,8 +93,8 @@ func TestBlind(t *testing.T) {
 	for _, name := range []string{"event loss", "no events", "no reports"} {
 		sc := scenario(t, name)
 		trace := sc.at(0.7, 1)
-		_, ours := sc.run(trace, rule(t, "sightline"))
-		if _, s := sc.run(trace, rule(t, "least request")); ours.Mean > s.Mean+s.Mean/20 {
+		_, ours := sc.run(trace, picker(t, "sightline"))
+		if _, s := sc.run(trace, picker(t, "least request")); ours.Mean > s.Mean+s.Mean/20 {
 			t.Errorf("%s: mean TTFT %v, least request has %v", name, ours.Mean, s.Mean)
 		}
 	}
@@ -104,8 +104,8 @@ func TestBlind(t *testing.T) {
 func TestSaturated(t *testing.T) {
 	sc := scenario(t, "saturated images")
 	trace := sc.at(saturated[0], 1)
-	_, ours := sc.run(trace, rule(t, "sightline"))
-	if _, s := sc.run(trace, rule(t, "round robin")); ours.Rate < 1.3*s.Rate {
+	_, ours := sc.run(trace, picker(t, "sightline"))
+	if _, s := sc.run(trace, picker(t, "round robin")); ours.Rate < 1.3*s.Rate {
 		t.Errorf("%.1f requests a second, round robin has %.1f", ours.Rate, s.Rate)
 	}
 }
@@ -115,8 +115,8 @@ func TestSaturated(t *testing.T) {
 func TestReplicasDoNotHerd(t *testing.T) {
 	sc := scenario(t, "replicas")
 	trace := sc.at(1.3, 1)
-	_, ours := sc.run(trace, rule(t, "sightline"))
-	if _, s := sc.run(trace, rule(t, "least request")); ours.Mean > s.Mean/5 {
+	_, ours := sc.run(trace, picker(t, "sightline"))
+	if _, s := sc.run(trace, picker(t, "least request")); ours.Mean > s.Mean/5 {
 		t.Errorf("mean TTFT %v, least request has %v", ours.Mean, s.Mean)
 	}
 }
@@ -133,17 +133,17 @@ func TestDeterministic(t *testing.T) {
 		regexp.MustCompile(`src=|href=|url\(|NaN|Inf`).MatchString(p) {
 		t.Errorf("two pages differ, have other plots than seven, or something that they should not:\n%.3000s", p)
 	}
-	for _, r := range everyRule() {
+	for _, r := range everyPicker() {
 		if class := fmt.Sprintf(".c%d {", colours()[r.Name]); !strings.Contains(pageText, class) {
 			t.Errorf("%s has no colour: the page lacks %s", r.Name, class)
 		}
 	}
-	if tables[0].String() != tables[1].String() || strings.Count(tables[0].String(), "\n") != 2*(len(Rules())+3) {
-		t.Errorf("two runs differ, or rules are missing:\n%s%s", &tables[0], &tables[1])
+	if tables[0].String() != tables[1].String() || strings.Count(tables[0].String(), "\n") != 2*(len(Pickers())+3) {
+		t.Errorf("two runs differ, or pickers are missing:\n%s%s", &tables[0], &tables[1])
 	}
 	for i := range tables {
 		tables[i].Reset()
-		o := Options{Scenarios: []string{"siblings"}, Rules: []string{"round robin"}, Loads: []float64{0.4}, Seed: uint64(i) + 1}
+		o := Options{Scenarios: []string{"siblings"}, Pickers: []string{"round robin"}, Loads: []float64{0.4}, Seed: uint64(i) + 1}
 		if err := Play(&tables[i], o); err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +156,7 @@ func TestDeterministic(t *testing.T) {
 // TestScenariosAreWhatTheySay: the properties of scenarios have an effect: an adapter's first use costs its load, a burst has its
 // pause, nothing is in flight where an agent is paced, and a fleet has the given speeds.
 func TestScenariosAreWhatTheySay(t *testing.T) {
-	one := rule(t, "least request")
+	one := picker(t, "least request")
 	play := func(setup Setup, trace []*Request) *Result { return Run(setup, prepare(trace, 16), one.Make) }
 	alone := Setup{Workers: 1, Engine: defaultEngine(), Delays: defaultDelays()}
 	var used []time.Duration

@@ -77,7 +77,7 @@ func goals() (list []goal) {
 	}
 	for _, s := range Scenarios() {
 		if s.setup().Prefill > 0 {
-			add(s.Name, 0.7, "mean, p99 ≤ 1.03 of the best pair rule's", func(p *Played) (string, bool) {
+			add(s.Name, 0.7, "mean, p99 ≤ 1.03 of the best pair picker's", func(p *Played) (string, bool) {
 				mean, tail := p.best(meanOf), p.best(tailOf)
 				return fmt.Sprintf("%.3f, %.3f", mean, tail), mean <= 1.03 && tail <= 1.03
 			})
@@ -91,7 +91,7 @@ func (p *Played) best(of func(*Row) time.Duration) float64 {
 	least := time.Duration(0)
 	for i := range p.Rows {
 		r := &p.Rows[i]
-		if r.Rule != "sightline" && r.Rule != "oracle" && (least == 0 || of(r) < least) {
+		if r.Picker != "sightline" && r.Picker != "oracle" && (least == 0 || of(r) < least) {
 			least = of(r)
 		}
 	}
@@ -104,8 +104,8 @@ func endOf(r *Row) time.Duration  { return r.E2E }
 
 func over(a, b time.Duration) float64 { return float64(a) / float64(max(1, b)) }
 
-func (p *Played) row(rule string) *Row {
-	return &p.Rows[slices.IndexFunc(p.Rows, func(r Row) bool { return r.Rule == rule })]
+func (p *Played) row(picker string) *Row {
+	return &p.Rows[slices.IndexFunc(p.Rows, func(r Row) bool { return r.Picker == picker })]
 }
 
 // playGoals plays the scenarios and loads of the goals, each once, writes its table, and finally lists the goals that are reached.
@@ -134,7 +134,7 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 			if len(of) == 0 {
 				continue
 			}
-			p := scenarios[i].compare(load, scenarios[i].rules())
+			p := scenarios[i].compare(load, scenarios[i].pickers())
 			p.write(w)
 			all = append(all, p)
 			for _, g := range of {
@@ -182,7 +182,7 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 	return nil
 }
 
-// timed is a Rule that measures the wall-clock time of its decisions.
+// timed is a Picker that measures the wall-clock time of its decisions.
 type timed struct {
 	*sightline
 	took []time.Duration
@@ -197,14 +197,14 @@ func (t *timed) Pick(v *View, r *run) int {
 // cost measures the p99 of a decision, and the router's memory at the end, on this machine. It plays alone.
 func (s *Scenario) cost() (p99 time.Duration, bytes uint64) {
 	trace := s.at(s.Loads[0], 1)
-	var rule *timed
-	Run(s.setup(), trace, func(v *View) Rule {
-		rule = &timed{sightline: newSightline(v).(*sightline)}
-		return rule
+	var picker *timed
+	Run(s.setup(), trace, func(v *View) Picker {
+		picker = &timed{sightline: newSightline(v).(*sightline)}
+		return picker
 	})
 	with := inUse()
-	p99 = quantiles(rule.took).P99
-	rule.sightline = nil
+	p99 = quantiles(picker.took).P99
+	picker.sightline = nil
 	return p99, with - min(with, inUse())
 }
 

@@ -8,8 +8,8 @@ import (
 // TestGoals: a goal is reached exactly by results that are as good as it requires.
 func TestGoals(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
-	row := func(rule string, mean, p99, end int, rate float64) Row {
-		r := Row{Rule: rule, result: &Result{Work: make([]float64, 8)}}
+	row := func(picker string, mean, p99, end int, rate float64) Row {
+		r := Row{Picker: picker, result: &Result{Work: make([]float64, 8)}}
 		r.Mean, r.TTFT.P99, r.E2E, r.Rate = ms(mean), ms(p99), ms(end), rate
 		return r
 	}

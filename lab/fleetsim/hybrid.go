@@ -148,12 +148,12 @@ func (s *sightline) applyGroup(v *View, slot indexer.SlotID, c change) {
 	_, _ = s.index.StoreGroup(slot, v.Size, &e)
 }
 
-// hybridRules are the rules for scenarios with hybrid workers, a few since they take longer and without the oracle, which knows no
+// hybridPickers are the pickers for scenarios with hybrid workers, a few since they take longer and without the oracle, which knows no
 // junctions; the last lacks the feature under test.
-func hybridRules() []Rival {
+func hybridPickers() []Rival {
 	few := []string{"sightline", "round robin", "least request", "Dynamo linear", "llm-d filter", "vLLM smetric"}
-	rules := slices.DeleteFunc(Rules(), func(r Rival) bool { return !slices.Contains(few, r.Name) })
-	return append(rules, Rival{"full group alone", func(v *View) Rule {
+	pickers := slices.DeleteFunc(Pickers(), func(r Rival) bool { return !slices.Contains(few, r.Name) })
+	return append(pickers, Rival{"full group alone", func(v *View) Picker {
 		s := newSightline(v).(*sightline)
 		s.groups = fullGroup
 		return s

@@ -20,7 +20,7 @@ type memory struct {
 }
 
 // byMemory makes routers of that kind.
-func byMemory(m memory) func(*View) Rule { return func(v *View) Rule { return newRouter(v, &m) } }
+func byMemory(m memory) func(*View) Picker { return func(v *View) Picker { return newRouter(v, &m) } }
 
 // bytes returns how much is remembered.
 func (m *memory) bytes() int {

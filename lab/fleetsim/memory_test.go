@@ -78,11 +78,11 @@ func TestByMemory(t *testing.T) {
 			trace := row.scenario.at(row.load, seed+1)
 			for i := range sums {
 				all.Go(func() {
-					rule := newSightline
+					picker := newSightline
 					if i > 0 {
-						rule = byMemory(row.kinds[i-1])
+						picker = byMemory(row.kinds[i-1])
 					}
-					_, s := row.scenario.run(trace, Rival{Make: rule})
+					_, s := row.scenario.run(trace, Rival{Make: picker})
 					mu.Lock()
 					defer mu.Unlock()
 					sums[i].Mean, sums[i].TTFT.P99, sums[i].Hits = sums[i].Mean+s.Mean, sums[i].TTFT.P99+s.TTFT.P99, sums[i].Hits+s.Hits

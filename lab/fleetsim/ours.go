@@ -45,11 +45,11 @@ const maxAdapters = 16
 
 const modelName = "simulated"
 
-// newSightline returns a rule that runs this repository's router.
-func newSightline(v *View) Rule { return newRouter(v, nil) }
+// newSightline returns a picker that runs this repository's router.
+func newSightline(v *View) Picker { return newRouter(v, nil) }
 
 // newRouter returns it with a memory; nil: it reads every prompt, else none.
-func newRouter(v *View, m *memory) Rule {
+func newRouter(v *View, m *memory) Picker {
 	s := &sightline{index: indexer.New(indexer.Options{}), memory: m}
 	now := func() time.Time { return time.Unix(1_000_000, 0).Add(s.now) }
 	s.fleet = fleet.New(now)
@@ -74,7 +74,7 @@ func newRouter(v *View, m *memory) Rule {
 	var share func(*router.SharedBooking)
 	var teach func(uint64, *learned.Lesson)
 	if v.sim.setup.Sharing.Every > 0 {
-		own := len(v.sim.rules)
+		own := len(v.sim.pickers)
 		share, teach = func(told *router.SharedBooking) { s.share(v, own, told) }, s.teachOthers(v, own)
 		s.cut(v, own)
 	}

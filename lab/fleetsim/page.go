@@ -12,7 +12,7 @@ import (
 )
 
 // The page is one file without scripts or requests: for each scenario its times over load, and for each load the distribution of
-// times, the whole curve, and hits against balance. Times are on logarithmic axes, because rules differ by factors.
+// times, the whole curve, and hits against balance. Times are on logarithmic axes, because pickers differ by factors.
 
 //go:embed page.html
 var pageText string
@@ -32,8 +32,8 @@ type pageLoad struct {
 }
 
 type pageRow struct {
-	Colour                                                       int
-	Rule, Mean, P50, P90, P99, End, Rate, Hits, Of, Regret, Skew string
+	Colour                                                         int
+	Picker, Mean, P50, P90, P99, End, Rate, Hits, Of, Regret, Skew string
 }
 
 // plot is the data of one SVG, in its units.
@@ -47,19 +47,19 @@ type plot struct {
 }
 
 type pageLine struct {
-	Colour       int
-	Rule, Points string
+	Colour         int
+	Picker, Points string
 }
 
 type pageDot struct {
 	Colour int
-	Rule   string
+	Picker string
 	X, Y   int
 }
 
 type pageBar struct {
 	Colour                 int
-	Rule                   string
+	Picker                 string
 	Y, Middle, From, To, P int // p50 to p90, and p99
 }
 
@@ -111,9 +111,9 @@ func times(seen []float64, start, end int) (axis, []pageTick) {
 	return a, ticks
 }
 
-// everyRule lists the rules of all scenarios, each once.
-func everyRule() (list []Rival) {
-	for _, r := range slices.Concat(Rules(), tierRules(), pairRules()) {
+// everyPicker lists the pickers of all scenarios, each once.
+func everyPicker() (list []Rival) {
+	for _, r := range slices.Concat(Pickers(), tierPickers(), pairPickers()) {
 		if !slices.ContainsFunc(list, func(had Rival) bool { return had.Name == r.Name }) {
 			list = append(list, r)
 		}
@@ -121,10 +121,10 @@ func everyRule() (list []Rival) {
 	return list
 }
 
-// colours assigns each rule one of the page's classes.
+// colours assigns each picker one of the page's classes.
 func colours() map[string]int {
 	of := make(map[string]int)
-	for i, r := range everyRule() {
+	for i, r := range everyPicker() {
 		of[r.Name] = i
 	}
 	return of
@@ -152,9 +152,9 @@ func writePage(w io.Writer, all []Played) error {
 		from = to
 	}
 	return page.Execute(w, struct {
-		Rules     []Rival
+		Pickers   []Rival
 		Scenarios []pageScenario
-	}{everyRule(), list})
+	}{everyPicker(), list})
 }
 
 // overLoad plots mean times over load.
@@ -173,12 +173,12 @@ func overLoad(all []Played, colour map[string]int) *plot {
 		p.Across = append(p.Across, pageTick{x.at(one.Load), fmt.Sprintf("%.0f %%", 100*one.Load)})
 	}
 	for i := range all[0].Rows {
-		rule := all[0].Rows[i].Rule
+		picker := all[0].Rows[i].Picker
 		var points []string
 		for _, one := range all {
-			points = append(points, fmt.Sprintf("%d,%d", x.at(one.Load), y.at(milli(one.row(rule).Mean))))
+			points = append(points, fmt.Sprintf("%d,%d", x.at(one.Load), y.at(milli(one.row(picker).Mean))))
 		}
-		p.Lines = append(p.Lines, pageLine{colour[rule], rule, strings.Join(points, " ")})
+		p.Lines = append(p.Lines, pageLine{colour[picker], picker, strings.Join(points, " ")})
 	}
 	return p
 }
@@ -209,18 +209,18 @@ func pageOf(p *Played, colour map[string]int) pageLoad {
 		l.Place.Up = append(l.Place.Up, pageTick{balance.at(b), fmt.Sprintf("%.2f", b)})
 	}
 	for i, r := range p.Rows {
-		c, y := colour[r.Rule], plotTop+rowHeight*i
-		l.Spread.Bars = append(l.Spread.Bars, pageBar{c, r.Rule, y + 3, y + rowHeight/2 + 4, x.at(milli(r.TTFT.P50)),
+		c, y := colour[r.Picker], plotTop+rowHeight*i
+		l.Spread.Bars = append(l.Spread.Bars, pageBar{c, r.Picker, y + 3, y + rowHeight/2 + 4, x.at(milli(r.TTFT.P50)),
 			max(2, x.at(milli(r.TTFT.P90))-x.at(milli(r.TTFT.P50))), x.at(milli(r.TTFT.P99))})
 		var points []string
 		for j, d := range r.TTFT.Curve {
 			points = append(points, fmt.Sprintf("%d,%d", x.at(milli(d)), share.at(float64(j)/float64(len(r.TTFT.Curve)-1))))
 		}
-		l.Curve.Lines = append(l.Curve.Lines, pageLine{c, r.Rule, strings.Join(points, " ")})
-		l.Place.Dots = append(l.Place.Dots, pageDot{c, r.Rule, found.at(r.Hits), balance.at(r.Skew)})
+		l.Curve.Lines = append(l.Curve.Lines, pageLine{c, r.Picker, strings.Join(points, " ")})
+		l.Place.Dots = append(l.Place.Dots, pageDot{c, r.Picker, found.at(r.Hits), balance.at(r.Skew)})
 		whole := func(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }
 		percent := func(x float64) string { return fmt.Sprintf("%.1f", 100*x) }
-		l.Rows = append(l.Rows, pageRow{c, r.Rule, whole(r.Mean), whole(r.TTFT.P50), whole(r.TTFT.P90), whole(r.TTFT.P99),
+		l.Rows = append(l.Rows, pageRow{c, r.Picker, whole(r.Mean), whole(r.TTFT.P50), whole(r.TTFT.P90), whole(r.TTFT.P99),
 			whole(r.E2E), fmt.Sprintf("%.1f", r.Rate),
 			percent(r.Hits), percent(r.Possible), percent(r.Regret), fmt.Sprintf("%.2f", r.Skew)})
 	}

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// The rules of routers that choose a pair of workers, one to prefill and one to decode. Only the first workers prefill for others;
+// The pickers of routers that choose a pair of workers, one to prefill and one to decode. Only the first workers prefill for others;
 // the others can also serve whole requests.
 
-// pairRules are the rules for scenarios with prefill workers.
-func pairRules() []Rival {
+// pairPickers are the pickers for scenarios with prefill workers.
+func pairPickers() []Rival {
 	return []Rival{{"sightline", newSightline},
 		{"round robin", pairInTurn}, {"least request", pairByRequests}, {"decode only", leastRequest},
 		{"Dynamo", dynamoApart}, {"Dynamo conditional", dynamoConditional}, {"llm-d", llmdPair},
@@ -20,9 +20,9 @@ func pairRules() []Rival {
 	}
 }
 
-// pair makes a rule of a function that returns a worker that prefills and one that decodes.
-func pair(pick func(v *View, r *run) (first, worker int)) func(*View) Rule {
-	return func(*View) Rule {
+// pair makes a picker of a function that returns a worker that prefills and one that decodes.
+func pair(pick func(v *View, r *run) (first, worker int)) func(*View) Picker {
+	return func(*View) Picker {
 		return pickBy{pick: func(v *View, r *run) (w int) {
 			r.first, w = pick(v, r)
 			return w
@@ -30,7 +30,7 @@ func pair(pick func(v *View, r *run) (first, worker int)) func(*View) Rule {
 	}
 }
 
-func pairInTurn(*View) Rule {
+func pairInTurn(*View) Picker {
 	turn := -1
 	return pickBy{pick: func(v *View, r *run) int {
 		turn++
@@ -39,12 +39,12 @@ func pairInTurn(*View) Rule {
 	}}
 }
 
-func pairByRequests(v *View) Rule {
+func pairByRequests(v *View) Picker {
 	return pair(func(v *View, r *run) (int, int) { return v.leastLoaded(v.First), v.leastLoaded(v.Alive) })(v)
 }
 
 // pairOracle sees true queues and caches, and picks the pair, or the single worker, that gives the first token soonest.
-func pairOracle(v *View) Rule {
+func pairOracle(v *View) Picker {
 	return pair(func(v *View, r *run) (first, worker int) {
 		least, workers := math.Inf(1), v.sim.workers
 		for _, w := range v.Alive {
@@ -75,11 +75,11 @@ type dynamoPair struct {
 	blocks      []int // by worker: of running requests
 }
 
-func dynamoApart(v *View) Rule {
+func dynamoApart(v *View) Picker {
 	return &dynamoPair{dynamo: dynamo{overlapCredit: 1, prefillScale: 1}, blocks: make([]int, len(v.Loads))}
 }
 
-func dynamoConditional(v *View) Rule {
+func dynamoConditional(v *View) Picker {
 	d := dynamoApart(v).(*dynamoPair)
 	d.conditional = true
 	return d
@@ -128,7 +128,7 @@ func (d *dynamoPair) Ended(v *View, r *run, failed bool) {
 // prefix-cache-scorer 2 and queue-scorer 1. The decode worker is chosen first. If it lacks 16 tokens or more, by what was sent
 // there (prefix_based_pd_decider.go, nonCachedTokens), another worker prefills. Matching covers 16,384 tokens of a prompt, and what
 // goes to either worker is recorded for both (approximateprefix/plugin.go).
-func llmdPair(v *View) Rule {
+func llmdPair(v *View) Picker {
 	const mostMatched, lacking = 16384, 16
 	h := newHistory(v, v.sim.setup.Engine.Blocks)
 	return pair(func(v *View, r *run) (first, worker int) {
@@ -149,7 +149,7 @@ func llmdPair(v *View) Rule {
 	})(v)
 }
 
-// forced is a Rule that places requests as another run has placed them, but one of them is prefilled where it is decoded.
+// forced is a Picker that places requests as another run has placed them, but one of them is prefilled where it is decoded.
 type forced struct {
 	idle
 	at    map[*Request]*Served
@@ -199,7 +199,7 @@ func (r *Result) flips(some int) []flip {
 				}
 			}
 			for sign, local := range map[time.Duration]*Request{1: nil, -1: one.Req} {
-				for _, s := range Run(setup, there, func(*View) Rule { return forced{at: at, local: local} }).Served {
+				for _, s := range Run(setup, there, func(*View) Picker { return forced{at: at, local: local} }).Served {
 					took := s.E2E
 					if s.Req == one.Req {
 						took = s.TTFT

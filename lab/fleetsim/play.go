@@ -14,31 +14,31 @@ import (
 // Options say what Play plays.
 type Options struct {
 	Scenarios []string  // by name; nil: all
-	Rules     []string  // by name; nil: all
+	Pickers   []string  // by name; nil: all
 	Loads     []float64 // shares of a scenario's capacity
 	Trace     string    // the file of a trace to play in addition; "": none
 	Workers   int       // workers that serve the trace
 	HTML      io.Writer // receives the page; nil: none
 	Seed      uint64    // of the traffic
-	Goals     bool      // play the goals' scenarios instead of Scenarios, Rules and Loads, and report which are reached
+	Goals     bool      // play the goals' scenarios instead of Scenarios, Pickers and Loads, and report which are reached
 	Missed    Missed    // goals whose miss is known; nil: a miss is no error
 }
 
-// Played is one scenario at one load under several rules, best mean first.
+// Played is one scenario at one load under several pickers, best mean first.
 type Played struct {
 	Scenario *Scenario
 	Load     float64
 	Rows     []Row
 }
 
-// Row is the result of one rule.
+// Row is the result of one picker.
 type Row struct {
-	Rule string
+	Picker string
 	Summary
 	result *Result // sightline's only
 }
 
-// Play compares rules and writes a table for each scenario and load as it finishes. The error names an unknown name, what cannot be
+// Play compares pickers and writes a table for each scenario and load as it finishes. The error names an unknown name, what cannot be
 // read of the trace, or how many goals are not reached.
 func Play(w io.Writer, o Options) error {
 	scenarios := Scenarios()
@@ -60,8 +60,8 @@ func Play(w io.Writer, o Options) error {
 		return fmt.Errorf("scenario: %w", err)
 	}
 	name := func(r Rival) string { return r.Name }
-	if _, err := named(slices.Concat(tierRules(), pairRules(), hybridRules()), o.Rules, name); err != nil {
-		return fmt.Errorf("rule: %w", err)
+	if _, err := named(slices.Concat(tierPickers(), pairPickers(), hybridPickers()), o.Pickers, name); err != nil {
+		return fmt.Errorf("picker: %w", err)
 	}
 	var all []Played
 	for i := range scenarios {
@@ -69,12 +69,14 @@ func Play(w io.Writer, o Options) error {
 		if scenarios[i].Loads != nil {
 			loads = scenarios[i].Loads
 		}
-		rules := slices.DeleteFunc(scenarios[i].rules(), func(r Rival) bool { return len(o.Rules) > 0 && !slices.Contains(o.Rules, r.Name) })
-		if len(rules) == 0 {
+		pickers := slices.DeleteFunc(scenarios[i].pickers(), func(r Rival) bool {
+			return len(o.Pickers) > 0 && !slices.Contains(o.Pickers, r.Name)
+		})
+		if len(pickers) == 0 {
 			continue
 		}
 		for _, load := range loads {
-			p := scenarios[i].compare(load, rules)
+			p := scenarios[i].compare(load, pickers)
 			p.write(w)
 			all = append(all, p)
 		}
@@ -104,21 +106,21 @@ func named[T any](list []T, names []string, name func(T) string) (some []T, err 
 	return some, nil
 }
 
-// compare plays a load under each rule, in parallel on all processors.
-func (s *Scenario) compare(load float64, rules []Rival) Played {
+// compare plays a load under each picker, in parallel on all processors.
+func (s *Scenario) compare(load float64, pickers []Rival) Played {
 	trace := s.at(load, s.seed)
-	p := Played{s, load, make([]Row, len(rules))}
+	p := Played{s, load, make([]Row, len(pickers))}
 	var all sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for i, rule := range rules {
+	for i, picker := range pickers {
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			result, sum := s.run(trace, rule)
-			if i != 0 || rule.Name != "sightline" {
+			result, sum := s.run(trace, picker)
+			if i != 0 || picker.Name != "sightline" {
 				result = nil
 			}
-			p.Rows[i] = Row{rule.Name, sum, result}
+			p.Rows[i] = Row{picker.Name, sum, result}
 		})
 	}
 	all.Wait()
@@ -139,7 +141,7 @@ func (p *Played) write(w io.Writer) {
 		}
 	}
 	for _, r := range p.Rows {
-		fmt.Fprintf(w, "\n  %-17s %8d %8d %8d %8d %9d %7.1f %6.1f %6.1f %6.1f %6.2f %6d", r.Rule, ms(r.Mean), ms(r.TTFT.P50),
+		fmt.Fprintf(w, "\n  %-17s %8d %8d %8d %8d %9d %7.1f %6.1f %6.1f %6.1f %6.2f %6d", r.Picker, ms(r.Mean), ms(r.TTFT.P50),
 			ms(r.TTFT.P90), ms(r.TTFT.P99), ms(r.E2E), r.Rate,
 			100*r.Hits, 100*r.Possible, 100*r.Regret, r.Skew, r.Failed)
 		for _, c := range kinds {

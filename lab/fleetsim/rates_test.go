@@ -30,7 +30,7 @@ func TestEqualRates(t *testing.T) {
 		sc := scenario(t, name)
 		setup, trace := sc.setup(), sc.at(0.7, 1)
 		trace.Requests = slices.DeleteFunc(slices.Clone(trace.Requests), func(r *Request) bool { return r.Prev != nil || r.At > 40*time.Second })
-		Run(setup, trace, func(v *View) Rule { return &ratesSeen{newSightline(v).(*sightline), after, read} })
+		Run(setup, trace, func(v *View) Picker { return &ratesSeen{newSightline(v).(*sightline), after, read} })
 	}
 	for _, name := range []string{"chats 3B", "hot image", "agents"} {
 		most, n := 0.0, 0
@@ -79,7 +79,7 @@ func TestWarmingWorker(t *testing.T) {
 		}
 	}
 	setup := Setup{Workers: 4, Engine: defaultEngine(), Delays: defaultDelays(), Speeds: []float64{1, 1, 1, 1. / 15}}
-	res := Run(setup, prepare(m.trace, setup.Engine.BlockSize), func(v *View) Rule {
+	res := Run(setup, prepare(m.trace, setup.Engine.BlockSize), func(v *View) Picker {
 		return &warming{sightline: newSightline(v).(*sightline)}
 	})
 	const slowest = 15 * 200 * time.Millisecond

@@ -120,19 +120,19 @@ func (o Replay) model(w io.Writer, m *config.Model, requests []*Request) {
 	e.BlockSize, e.Blocks, e.Prefill, e.Pair = m.BlockSize, cache/m.BlockSize, 1/rate, 0
 	unsteered, mode := o.Config.Unsteered()
 	ready := prepare(requests, m.BlockSize)
-	play := func(rule func(*View) Rule) map[*Request]*Served {
+	play := func(picker func(*View) Picker) map[*Request]*Served {
 		served := make(map[*Request]*Served, len(requests))
-		result := Run(setup, ready, rule)
+		result := Run(setup, ready, picker)
 		for i := range result.Served {
 			served[result.Served[i].Req] = &result.Served[i]
 		}
 		return served
 	}
-	was := play(func(*View) Rule {
+	was := play(func(*View) Picker {
 		return pickBy{pick: func(_ *View, r *run) int { return servers[r.req.logged.server()] }}
 	})
 	setup.Workers = workers
-	other := play(func(v *View) Rule { return &split{newSightline(v), roundRobin(v), unsteered} })
+	other := play(func(v *View) Picker { return &split{newSightline(v), roundRobin(v), unsteered} })
 	turns := play(roundRobin)
 
 	fmt.Fprintf(w,
@@ -230,13 +230,13 @@ func compareHits(w io.Writer, requests []*Request, was map[*Request]*Served) {
 	fmt.Fprint(w, "\n\n")
 }
 
-// split leaves a share of the conversations to another rule, as enforce does.
+// split leaves a share of the conversations to another picker, as enforce does.
 type split struct {
-	steered, alone Rule
+	steered, alone Picker
 	unsteered      float64
 }
 
-func (s *split) of(r *run) Rule {
+func (s *split) of(r *run) Picker {
 	if float64(mix(r.req.Session, 21)>>11)/(1<<53) < s.unsteered {
 		return s.alone
 	}

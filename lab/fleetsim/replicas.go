@@ -57,7 +57,7 @@ func (s *sightline) cut(v *View, own int) {
 // others runs do for all other replicas, after a delay.
 func (s *sightline) others(v *View, own int, after time.Duration, do func(*sightline)) {
 	v.sim.after(after, func() {
-		for i, r := range v.sim.rules {
+		for i, r := range v.sim.pickers {
 			if o := r.(*sightline); i != own {
 				o.now = v.sim.now
 				do(o)

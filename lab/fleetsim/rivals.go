@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// The rules of other routers by their sources (read in November 2026: Dynamo 1.6, llm-d-router, SGLang's gateway, vLLM's router,
-// AIBrix, production-stack), each with its defaults. A rule sees what its router sees: events if the router follows events, else
-// what it sent itself, at once. If a source leaves equal workers in a fixed order, one is drawn at random, unless the rule is known
+// The pickers of other routers by their sources (read in November 2026: Dynamo 1.6, llm-d-router, SGLang's gateway, vLLM's router,
+// AIBrix, production-stack), each with its defaults. A picker sees what its router sees: events if the router follows events, else
+// what it sent itself, at once. If a source leaves equal workers in a fixed order, one is drawn at random, unless the picker is known
 // for that order. All proxies see the first token.
 
-// Rival is a rule with its name.
+// Rival is a picker with its name.
 type Rival struct {
 	Name string
-	Make func(*View) Rule
+	Make func(*View) Picker
 }
 
-// Rules lists the router of this repository first, then the others, and the oracle last.
-func Rules() []Rival {
+// Pickers lists the router of this repository first, then the others, and the oracle last.
+func Pickers() []Rival {
 	return []Rival{{"sightline", newSightline},
 		{"round robin", roundRobin}, {"least request", leastRequest}, {"power of two", powerOfTwo}, {"prefix hash", prefixHash},
 		{"session sticky", sessionSticky},
@@ -31,7 +31,7 @@ func Rules() []Rival {
 	}
 }
 
-// idle supplies the methods of a Rule that a stateless rule does not need.
+// idle supplies the methods of a Picker that a stateless picker does not need.
 type idle struct{}
 
 func (idle) Began(*View, *run)       {}
@@ -54,7 +54,7 @@ func (v *View) cheapest(among []int, cost func(w int) float64) int {
 	return best
 }
 
-// pickBy makes a rule of a function.
+// pickBy makes a picker of a function.
 type pickBy struct {
 	idle
 	pick func(v *View, r *run) int
@@ -66,23 +66,23 @@ func (v *View) leastLoaded(among []int) int {
 	return v.cheapest(among, func(w int) float64 { return float64(v.Loads[w].Inflight) })
 }
 
-func roundRobin(*View) Rule {
+func roundRobin(*View) Picker {
 	turn := -1
 	return pickBy{pick: func(v *View, r *run) int { turn++; return v.Alive[turn%len(v.Alive)] }}
 }
 
-func leastRequest(*View) Rule {
+func leastRequest(*View) Picker {
 	return pickBy{pick: func(v *View, r *run) int { return v.leastLoaded(v.Alive) }}
 }
 
-func powerOfTwo(*View) Rule {
+func powerOfTwo(*View) Picker {
 	return pickBy{pick: func(v *View, r *run) int {
 		return v.leastLoaded([]int{v.Alive[v.rand.IntN(len(v.Alive))], v.Alive[v.rand.IntN(len(v.Alive))]})
 	}}
 }
 
 // prefixHash hashes the first 256 tokens to a worker (rendezvous).
-func prefixHash(*View) Rule {
+func prefixHash(*View) Picker {
 	return pickBy{pick: func(v *View, r *run) int {
 		n := min(len(r.blocks)-1, 16)
 		h := uint64(0)
@@ -104,7 +104,7 @@ func rendezvous(among []int, key uint64) int {
 }
 
 // sessionSticky binds a session to the worker with the fewest requests at its first turn.
-func sessionSticky(*View) Rule {
+func sessionSticky(*View) Picker {
 	bound := make(map[uint64]int)
 	return pickBy{pick: func(v *View, r *run) int {
 		if w, ok := bound[r.req.Session]; ok && r.req.Session != 0 {
@@ -148,24 +148,24 @@ func (d dynamo) cost(in dynamoInput) float64 {
 	return d.prefillScale*prefill + in.decode + d.activeRequest*in.requests
 }
 
-// dynamoRule is the selector with the state that its router tracks: tokens until the first one of the answer is out, and the blocks
+// dynamoPicker is the selector with the state that its router tracks: tokens until the first one of the answer is out, and the blocks
 // of running prompts, common ones counted once.
-type dynamoRule struct {
+type dynamoPicker struct {
 	dynamo
 	active []tally // by worker: running requests by block
 }
 
-func dynamoLinear(v *View) Rule {
-	return &dynamoRule{dynamo: dynamo{overlapCredit: 1, prefillScale: 1}, active: make([]tally, len(v.Loads))}
+func dynamoLinear(v *View) Picker {
+	return &dynamoPicker{dynamo: dynamo{overlapCredit: 1, prefillScale: 1}, active: make([]tally, len(v.Loads))}
 }
 
-func dynamoLmetric(v *View) Rule {
-	d := dynamoLinear(v).(*dynamoRule)
+func dynamoLmetric(v *View) Picker {
+	d := dynamoLinear(v).(*dynamoPicker)
 	d.lmetric = true
 	return d
 }
 
-func (d *dynamoRule) Pick(v *View, r *run) int {
+func (d *dynamoPicker) Pick(v *View, r *run) int {
 	hits, size, prompt := v.Overlap(r), float64(v.Size), r.prompt(v.Size)
 	w := v.cheapest(v.Alive, func(w int) float64 {
 		more := 0
@@ -184,9 +184,9 @@ func (d *dynamoRule) Pick(v *View, r *run) int {
 	return w
 }
 
-func (d *dynamoRule) Began(*View, *run) {}
+func (d *dynamoPicker) Began(*View, *run) {}
 
-func (d *dynamoRule) Ended(v *View, r *run, failed bool) {
+func (d *dynamoPicker) Ended(v *View, r *run, failed bool) {
 	for _, b := range r.prompt(v.Size) {
 		d.active[r.worker].add(b, -1)
 	}
@@ -244,9 +244,9 @@ func (h *history) add(v *View, r *run, w int) {
 	}
 }
 
-// known makes a rule with a history of a function that gets the history's overlaps.
-func known(most int, pick func(v *View, r *run, hits []int) int) func(*View) Rule {
-	return func(v *View) Rule {
+// known makes a picker with a history of a function that gets the history's overlaps.
+func known(most int, pick func(v *View, r *run, hits []int) int) func(*View) Picker {
+	return func(v *View) Picker {
 		h := newHistory(v, most)
 		return pickBy{pick: func(v *View, r *run) int {
 			w := pick(v, r, h.overlap(v, r))
@@ -258,7 +258,7 @@ func known(most int, pick func(v *View, r *run, hits []int) int) func(*View) Rul
 
 // llmdScorers is the built-in profile of llm-d-router: prefix 3, queue 2, KV use 2, highest score wins. Its prefix scorer records
 // what was sent, as many blocks as the engine reports to have; queues and KV use are scraped.
-func llmdScorers(v *View) Rule {
+func llmdScorers(v *View) Picker {
 	return known(v.sim.setup.Engine.Blocks, func(v *View, r *run, hits []int) int {
 		queued := v.queues(v.Alive)
 		return v.cheapest(v.Alive, func(w int) float64 {
@@ -283,7 +283,7 @@ func (v *View) queues(among []int) func(w int) float64 {
 
 // llmdFilter is its optimised baseline (llm-d #1651): the workers that hold 0.8 of the prompt, unless they have 18 s more work than
 // the others at 15,928 tokens a second; of them the one with the fewest tokens in flight.
-func llmdFilter(v *View) Rule {
+func llmdFilter(v *View) Picker {
 	const most = 286720 // tokens
 	return known(v.sim.setup.Engine.Blocks, func(v *View, r *run, hits []int) int {
 		var sticky []int
@@ -305,7 +305,7 @@ func llmdFilter(v *View) Rule {
 
 // sglangCacheAware is cache_aware of SGLang's gateway with its launcher's figures: the least loaded worker if counts diverge (64,
 // 1.5), else the best prefix above 0.3 of what was sent, else the least loaded (originally the smallest tree).
-func sglangCacheAware(v *View) Rule {
+func sglangCacheAware(v *View) Picker {
 	return known(endless, func(v *View, r *run, hits []int) int {
 		lo, hi := math.MaxInt, 0
 		for _, w := range v.Alive {
@@ -333,7 +333,7 @@ type sent struct {
 	r     *run
 }
 
-func vllmKVAware(v *View) Rule {
+func vllmKVAware(v *View) Picker {
 	return &kvAware{promised: newHolders(len(v.Loads), len(v.sim.trace.chain)), times: make([]tally, len(v.Loads))}
 }
 
@@ -377,7 +377,7 @@ type rates struct {
 	rate float64   // tokens per second, their 90 % quantile; 0: fewer than eight samples
 }
 
-func vllmSmetric(v *View) Rule {
+func vllmSmetric(v *View) Picker {
 	return &smetric{history: newHistory(v, endless), queued: make([]float64, len(v.Loads)), rates: make([]rates, len(v.Loads))}
 }
 
@@ -423,7 +423,7 @@ func (s *smetric) Ended(v *View, r *run, failed bool) { s.queued[r.worker] -= r.
 // aibrixPrefix is prefix-cache of AIBrix: the highest match in percent among workers with no more requests than the mean plus a
 // standard deviation, else the fewest requests. If the busiest has more than twice the mean and one, and eight more than the least,
 // only the least busy are considered.
-func aibrixPrefix(v *View) Rule {
+func aibrixPrefix(v *View) Picker {
 	return known(endless, func(v *View, r *run, hits []int) int {
 		lo, hi, sum, sq := math.MaxInt, 0, 0.0, 0.0
 		for _, w := range v.Alive {
@@ -446,7 +446,7 @@ func aibrixPrefix(v *View) Rule {
 
 // aibrixTokens is its hybrid_cache_load: tokens to prefill, 0.3 of those resident and 3,500 per request, less half of that times
 // the square of the match.
-func aibrixTokens(v *View) Rule {
+func aibrixTokens(v *View) Picker {
 	return known(endless, func(v *View, r *run, hits []int) int {
 		return v.cheapest(v.Alive, func(w int) float64 {
 			l, match := v.Loads[w], float64(hits[w])/float64(r.input)
@@ -457,7 +457,7 @@ func aibrixTokens(v *View) Rule {
 
 // productionStack is loadaware of the production stack: the match minus the worker's load above the mean; if nothing is held, the
 // least loaded.
-func productionStack(*View) Rule {
+func productionStack(*View) Picker {
 	return pickBy{pick: func(v *View, r *run) int {
 		hits, mean, most := v.Overlap(r), 0.0, 0
 		for _, o := range v.Alive {
@@ -474,7 +474,7 @@ func productionStack(*View) Rule {
 }
 
 // oracle sees true queues and caches, and picks the worker that gives the first token soonest.
-func oracle(*View) Rule {
+func oracle(*View) Picker {
 	return pickBy{pick: func(v *View, r *run) int {
 		return v.cheapest(v.Alive, func(w int) float64 { return v.sim.workers[w].alone(r) })
 	}}

@@ -64,7 +64,7 @@ func Scenarios() []Scenario {
 		{Name: "event loss", Capacity: 33, Traffic: aboutImages, Change: func(s *Setup) { s.Lossy = 0.1 },
 			About: "images; a tenth of the event messages is lost (sglang #39822: 337 of 1,958 decisions blind)"},
 		{Name: "slow worker", Capacity: 33, Traffic: aboutImages, Change: func(s *Setup) { s.Speeds = []float64{0.5} },
-			About: "images; one worker at half speed (Lodestar: 4.4 times the mean of a rule that knows)"},
+			About: "images; one worker at half speed (Lodestar: 4.4 times the mean of a picker that knows)"},
 		{Name: "scale-up", Capacity: 21, Traffic: talk, Change: func(s *Setup) { s.Joining, s.JoinAt = 2, time.Minute },
 			About: "chats; two of the eight workers come after a minute (llm-d #669: they stay idle)"},
 		{Name: "hot image", Capacity: 44, Traffic: hot, About: "images; a third about one image (GAIE #2823: one worker gets all of them)"},
@@ -137,7 +137,7 @@ func Scenarios() []Scenario {
 	return list
 }
 
-// withPrefillWorkers returns those scenarios with four workers that prefill for the four others, under the rules that
+// withPrefillWorkers returns those scenarios with four workers that prefill for the four others, under the pickers that
 // choose such pairs. Their capacities are those of pairs in turn.
 func withPrefillWorkers(list []Scenario) (pairs []Scenario) {
 	for _, p := range []struct {
@@ -160,17 +160,17 @@ func withPrefillWorkers(list []Scenario) (pairs []Scenario) {
 	return pairs
 }
 
-// rules returns the rules under which the scenario is played.
-func (s *Scenario) rules() []Rival {
+// pickers returns the pickers under which the scenario is played.
+func (s *Scenario) pickers() []Rival {
 	switch setup := s.setup(); {
 	case setup.Prefill > 0:
-		return pairRules()
+		return pairPickers()
 	case setup.Engine.Lower > 0:
-		return tierRules()
+		return tierPickers()
 	case setup.Engine.Groups != nil:
-		return hybridRules()
+		return hybridPickers()
 	}
-	return Rules()
+	return Pickers()
 }
 
 // on runs a scenario on another machine.
@@ -211,9 +211,9 @@ func (s *Scenario) at(load float64, seed uint64) *Trace {
 	return prepare(s.Traffic(seed, load*s.Capacity), defaultEngine().BlockSize)
 }
 
-// run plays a scenario's traffic under a rule.
-func (s *Scenario) run(trace *Trace, rule Rival) (*Result, Summary) {
-	r := Run(s.setup(), trace, rule.Make)
+// run plays a scenario's traffic under a picker.
+func (s *Scenario) run(trace *Trace, picker Rival) (*Result, Summary) {
+	r := Run(s.setup(), trace, picker.Make)
 	return r, r.Summarise(min(warmUp, s.Until/7), s.Until)
 }
 
@@ -221,9 +221,9 @@ func (s *Scenario) run(trace *Trace, rule Rival) (*Result, Summary) {
 // waiting. A trace that is too short for that has none.
 func (s *Scenario) findCapacity() (float64, error) {
 	mean := func(rate float64) time.Duration {
-		rules := s.rules()
-		turns := slices.IndexFunc(rules, func(r Rival) bool { return r.Name == "round robin" })
-		_, sum := s.run(prepare(s.Traffic(1, rate), defaultEngine().BlockSize), rules[turns])
+		pickers := s.pickers()
+		turns := slices.IndexFunc(pickers, func(r Rival) bool { return r.Name == "round robin" })
+		_, sum := s.run(prepare(s.Traffic(1, rate), defaultEngine().BlockSize), pickers[turns])
 		return sum.Mean
 	}
 	low := 1.0 / 16

@@ -45,8 +45,8 @@ type Setup struct {
 	PredictedTTL time.Duration // of this repository's router; 0: 10 s
 }
 
-// Rule chooses a worker. A Rule sees only what a router of its kind sees.
-type Rule interface {
+// Picker chooses a worker. A Picker sees only what a router of its kind sees.
+type Picker interface {
 	// Pick returns the worker for a request. It may keep what it books in r.booked, and sets r.first to a separate prefill worker.
 	Pick(v *View, r *run) int
 	// Began is called when the first token of a streamed answer has come (a proxy sees it, Envoy's log does not).
@@ -55,7 +55,7 @@ type Rule interface {
 	Ended(v *View, r *run, failed bool)
 }
 
-// listener is a Rule that follows events itself, and keeps its own index.
+// listener is a Picker that follows events itself, and keeps its own index.
 type listener interface {
 	Heard(v *View, worker int, out []change)
 	// Lost is called when a message shows by its number that an earlier one of the worker was lost.
@@ -187,7 +187,7 @@ type sim struct {
 	queue   events
 	workers []*worker
 	views   []*View
-	rules   []Rule
+	pickers []Picker
 	next    map[*Request][]*Request
 	result  *Result
 	left    int
@@ -220,8 +220,8 @@ type Result struct {
 	trace  *Trace
 }
 
-// Run replays a trace under a rule. It calls rule once for each replica's view.
-func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
+// Run replays a trace under a picker. It calls picker once for each replica's view.
+func Run(setup Setup, trace *Trace, picker func(*View) Picker) *Result {
 	n := len(trace.Requests)
 	s := &sim{setup: setup, trace: trace, next: make(map[*Request][]*Request), result: &Result{Served: make([]Served, 0, n),
 		setup: setup, trace: trace}, left: n,
@@ -246,7 +246,7 @@ func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 		}
 		v.join(setup.Prefill, setup.Workers-setup.Joining)
 		s.views = append(s.views, v)
-		s.rules = append(s.rules, rule(v))
+		s.pickers = append(s.pickers, picker(v))
 	}
 	if setup.Joining > 0 {
 		s.after(setup.JoinAt, s.join)
@@ -319,9 +319,9 @@ func (s *sim) arrive(req *Request) {
 	}
 	replica := s.turn % len(s.views)
 	s.turn++
-	v, rule := s.views[replica], s.rules[replica]
+	v, picker := s.views[replica], s.pickers[replica]
 	v.Now = s.now
-	r.worker = rule.Pick(v, r)
+	r.worker = picker.Pick(v, r)
 	w, l, first := s.workers[r.worker], &v.Loads[r.worker], &v.Loads[r.worker]
 	prefills := r.worker
 	if r.first >= 0 {
@@ -329,7 +329,7 @@ func (s *sim) arrive(req *Request) {
 		first.Inflight++
 		first.Tokens += r.input
 	}
-	uncached := r.input - v.overlap[prefills] // as the rule saw it, if it looked
+	uncached := r.input - v.overlap[prefills] // as the picker saw it, if it looked
 	l.Inflight++
 	first.Prefill += uncached
 	l.Tokens += r.input
@@ -345,7 +345,7 @@ func (s *sim) arrive(req *Request) {
 			if failed {
 				l.Prefill -= uncached
 			}
-			rule.Ended(v, r, failed)
+			picker.Ended(v, r, failed)
 		})
 		s.result.Served = append(s.result.Served, served)
 		s.left--
@@ -366,7 +366,7 @@ func (s *sim) arrive(req *Request) {
 				if r.first < 0 {
 					l.Prefill -= uncached
 				}
-				rule.Began(v, r)
+				picker.Began(v, r)
 			})
 		},
 		ended: func() { served.E2E = s.now - r.arrived; end(false) },
@@ -478,11 +478,11 @@ func (s *sim) tell(w *worker) {
 			v.lost[w.id] = true
 			continue
 		}
-		rule, lost := s.rules[i], v.lost[w.id]
+		picker, lost := s.pickers[i], v.lost[w.id]
 		v.lost[w.id] = false
 		s.after(s.setup.Delays.Event, func() {
 			v.Now = s.now
-			if l, ok := rule.(listener); ok {
+			if l, ok := picker.(listener); ok {
 				if lost {
 					l.Lost(v, w.id)
 				}
@@ -491,7 +491,7 @@ func (s *sim) tell(w *worker) {
 			}
 			for _, c := range out {
 				if c.lower || c.remains || c.group > 0 {
-					continue // these rules count only what the GPU holds, in the full group, the first
+					continue // these pickers count only what the GPU holds, in the full group, the first
 				}
 				if !c.stored {
 					v.held.set(c.block, w.id, false)

@@ -75,15 +75,15 @@ func (t tiers) forget(workers []*fleet.Worker) {
 	}
 }
 
-// tierRules are the rules for scenarios with lower tiers; the last of this repository's lack the feature under test.
-func tierRules() []Rival {
-	rules := Rules()
-	as := func(t tiers) func(*View) Rule {
-		return func(v *View) Rule {
+// tierPickers are the pickers for scenarios with lower tiers; the last of this repository's lack the feature under test.
+func tierPickers() []Rival {
+	pickers := Pickers()
+	as := func(t tiers) func(*View) Picker {
+		return func(v *View) Picker {
 			s := newSightline(v).(*sightline)
 			s.lower = t
 			return s
 		}
 	}
-	return append(rules, Rival{"tiers as GPU", as(asGPU)}, Rival{"tiers unheard", as(unheard)})
+	return append(pickers, Rival{"tiers as GPU", as(asGPU)}, Rival{"tiers unheard", as(unheard)})
 }

@@ -97,7 +97,7 @@ func TestBadTraces(t *testing.T) {
 	if err := os.WriteFile(short, []byte(good), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []Options{{Trace: bad}, {Trace: short, Workers: 2}, {Scenarios: []string{"nope"}}, {Rules: []string{"nope"}}} {
+	for _, o := range []Options{{Trace: bad}, {Trace: short, Workers: 2}, {Scenarios: []string{"nope"}}, {Pickers: []string{"nope"}}} {
 		if err := Play(io.Discard, o); err == nil {
 			t.Errorf("%+v is played", o)
 		}

@@ -1,7 +1,7 @@
-// Package fleetsim replays traffic against a simulated fleet of engines on a virtual clock, once for each routing rule, and
-// compares the rules.
+// Package fleetsim replays traffic against a simulated fleet of engines on a virtual clock, once for each routing picker, and
+// compares the pickers.
 //
-//	traffic ─▶ rule ─▶ worker (continuous batching, block cache) ─▶ time to first token, hits
+//	traffic ─▶ picker ─▶ worker (continuous batching, block cache) ─▶ time to first token, hits
 //	             ▲                        │
 //	             └── KV events, reports, metrics, each with its delay
 //

@@ -115,7 +115,7 @@ type run struct {
 	lent     *run          // if it was prefilled elsewhere: that run, whose blocks are held until they are fetched
 	lends    bool          // it is such a run
 	encoded  time.Duration // when other workers have encoded its images; 0: it encodes them itself
-	booked   any           // used by the rule
+	booked   any           // used by the picker
 	hybrid   *hybridRun    // its blocks in a hybrid worker's cache
 	calls    calls
 }
