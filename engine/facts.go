@@ -7,8 +7,8 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 )
 
-// Facts decide, beside a prompt's tokens and media, whether what a worker holds of it is a hit. They hold whether or not a rule reads the
-// prompt: a prediction by rules and one by what was learned both ask them.
+// Facts are what decides, besides a prompt's tokens and media, whether the blocks that a worker holds of it are a hit. Predictions by
+// rules and by what was learned both need them.
 type Facts struct {
 	Reuse     prompt.Reuse // whether the engine looks the prompts up in its prefix cache
 	Several   bool         // the request has more than one prompt

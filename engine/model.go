@@ -41,7 +41,7 @@ type Model struct {
 // only the one that sees all tokens. A nil model does not.
 func (m *Model) UpperBound() bool { return m != nil && m.upperBound }
 
-// WhyUpperBound says what UpperBound means, of a worker.
+// WhyUpperBound is UpperBound's reason in words, to follow a worker's name.
 const WhyUpperBound = "its engine reports only the KV cache that sees all tokens, and the model's config.json has layers with others"
 
 // Chunk returns the tokens of a chunk of the model's chunked attention; 0: it has none, or the model is nil.

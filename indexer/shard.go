@@ -185,7 +185,7 @@ func (nd *node) addChild(offset int) {
 }
 
 // childGone uncounts a removed child of a node, and frees the node and its ancestors if they become empty. No lock may be held.
-// For root it does nothing.
+// The root is never freed.
 func (x *Index) childGone(id uint32) {
 	for id != root {
 		sh := x.shardOfNode(id)

@@ -45,7 +45,7 @@ type bookingRecord struct {
 	upperBound       bool     // cached is an upper bound
 	stale            bool     // the slot's events had not come for long: only the engine's own count corrects the index
 	engineTokens     int      // prompt tokens that the engine will report; 0: not known
-	shareNumber      uint64   // number of the booking for other replicas; 0: they do not hear of it
+	shareNumber      uint64   // number of the booking for other replicas; 0: it is not told
 	newAdapter       string   // the adapter that the slot loads for it; "": none
 	zeroMeansUnknown bool     // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
 }

@@ -66,10 +66,10 @@ type Replicas struct {
 	applying sync.Mutex    // held while a message of one is applied
 }
 
-// Replicas returns what other replicas are told and heard by.
+// Replicas returns the router's side of sharing: it tells other replicas of bookings, and applies theirs.
 func (r *Router) Replicas() *Replicas { return r.replicas }
 
-// number returns the number of the next booking; 0: they do not hear of it.
+// number returns the number under which replicas hear of the next booking; 0: nothing is shared.
 func (r *Replicas) number() uint64 {
 	if r.opt.Share == nil {
 		return 0

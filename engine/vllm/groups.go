@@ -24,7 +24,7 @@ type groups struct {
 	unclear string
 }
 
-// What makes hits an upper bound.
+// Reasons for which what is held is an upper bound of what a hit finds: values of groups.unclear, as people read them.
 const (
 	unknownNeeds  = "its events do not say what its KV cache groups need, as those of vLLM before 0.22"
 	unknownWindow = "a sliding window of unknown size"

@@ -35,10 +35,10 @@ import (
 // Two things are no evidence against a rule: blocks after an image that the engine fetched itself, since its host may have given it
 // another image than us, and events that name a session that a client chose.
 
-// Rule is a part of what is computed.
+// Rule is how a part of prompts is read here, as the engine reads it. It stands, or steps aside as a whole.
 type Rule uint8
 
-// The rules.
+// The rules, and which requests each reads.
 const (
 	RuleText       Rule = iota // template and tokenizer: of all requests
 	RuleParameters             // of requests that shape their prompts by parameters of their own
@@ -79,7 +79,7 @@ const (
 	proof      = 32
 	maxProof   = 1 << 14
 	forgiven   = 16
-	mostBeside = 1024 // requests that are remembered beside a rule that is not proven: where no events come it never is
+	mostBeside = 1024 // requests of a class that are remembered while a rule is unproven; without events it is never proven
 )
 
 // Class is what is known of the rules for one class of a model's workers. It is safe for concurrent use; a nil Class knows nothing.
@@ -141,12 +141,12 @@ type Standing struct {
 	of       *engine.Model
 	rest     Rules            // for workers that are not in byWorker
 	byWorker map[string]Rules // for workers with a standing of their own
-	unproven Rules            // rules with which fewer requests than the proof that is asked for have agreed
-	beside   *atomic.Int64    // requests that were routed beside unproven rules, counted for the class
+	unproven Rules            // fewer requests than the proof have agreed: theirs are remembered too
+	beside   *atomic.Int64    // requests of the class that were remembered so, mostBeside at most
 	why      [ruleCount]string
 }
 
-// Aside is a rule that has stepped aside.
+// Aside describes a rule that has stepped aside, for /problems, doctor and the log.
 type Aside struct {
 	Model   string    `json:"model"`
 	Class   string    `json:"class,omitempty"`
@@ -245,8 +245,8 @@ func (s *Standing) Cut(aside Rules, p *engine.Prompt, shaped, keyed bool) (from 
 	return from, why
 }
 
-// Unproven reports whether a prompt is computed by a rule that is not proven yet, and may be remembered too: if events contradict the rule,
-// they have shown what becomes of such a request. It counts nothing: see CountUnproven.
+// Unproven reports whether a prompt is read by an unproven rule and may be remembered too: if events contradict the rule, they have shown
+// what becomes of such a request. CountUnproven counts it.
 func (s *Standing) Unproven(p *engine.Prompt, shaped, keyed bool) bool {
 	for r := range ruleCount {
 		if s.unproven.Has(r) && startOf(r, p, shaped, keyed) < math.MaxInt {
@@ -256,8 +256,8 @@ func (s *Standing) Unproven(p *engine.Prompt, shaped, keyed bool) bool {
 	return false
 }
 
-// CountUnproven counts a request of which Unproven is true when it is sent. It returns false if others were more meanwhile than may be
-// remembered: then this one is not.
+// CountUnproven counts a request of which Unproven is true, when it is sent. It returns false if mostBeside others came first: then it is
+// not remembered.
 func (s *Standing) CountUnproven() bool { return s.beside.Add(1) <= mostBeside }
 
 // startOf returns from which token on a prompt depends on a rule; math.MaxInt: it does not.

@@ -25,7 +25,7 @@ const (
 type Input struct {
 	Slots        []*fleet.Slot // that may get the request; their load is read from them
 	Overlaps     []Overlap     // of those that can serve it, by class
-	Trial        *fleet.Worker // gets the request as its trial; nil: none does
+	Trial        *fleet.Worker // failing, and due for one request: it is ranked first; nil: none is
 	Now          time.Time
 	Draw         uint64        // breaks ties
 	FirstToken   time.Duration // within which the client wants its first token; 0: not given

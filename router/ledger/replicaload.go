@@ -3,10 +3,10 @@ package ledger
 // Other replicas' requests count like ours: they take a place and tokens of a slot, and the slot's events report their prefill. Only
 // their replica says when they end.
 
-// Taken is what other replicas' bookings are together.
+// Taken is the number of other replicas' bookings, and the bytes of their block hashes.
 type Taken struct{ Bookings, Bytes int }
 
-// Taken returns what is taken for other replicas.
+// Taken returns how many bookings of other replicas are open here, and their bytes.
 func (l *Ledger) Taken() Taken {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -90,7 +90,7 @@ type Seen struct {
 	stored atomic.Int64 // how many the slot has stored, with those that it held; less than 0: it cannot be told
 }
 
-// Store says how many blocks are stored.
+// Store records how many of the prompt's blocks the slot has stored or held; less than 0 if that cannot be told.
 func (s *Seen) Store(blocks int) {
 	if s != nil {
 		s.stored.Store(int64(blocks))

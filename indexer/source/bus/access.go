@@ -162,7 +162,7 @@ type ConnectOptions struct {
 	server nats.InProcessConnProvider // instead of the URL
 }
 
-// Failing is why there is no connection.
+// Failing keeps the last failure to connect, until a connection is there. It is safe for concurrent use.
 type Failing struct{ last atomic.Pointer[failure] }
 
 type failure struct {
