@@ -41,11 +41,8 @@ func (p *plan) answer() {
 	d.Images, d.ImagesHeld = len(l.images), best.ImagesHeld
 	held, why := regret(o, c, &p.list)
 	d.HeldTokens = min(held, l.usable())
-	if lost := d.HeldTokens - d.CachedTokens; lost > 0 {
+	if d.HeldTokens > d.CachedTokens {
 		d.Regret = why
-		if best.Rate > 0 {
-			d.regretSeconds = float64(lost) / best.Rate
-		}
 	}
 	p.nameTargets()
 	if best.Pulls() {

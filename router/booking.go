@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
@@ -30,24 +31,26 @@ type bookingRecord struct {
 
 	// Where it is booked first: the chosen slot or, for an unsteered request, the slot that got it.
 	slot             *fleet.Slot
-	storesAtDecision uint64   // stored events of the slot that the index had at the decision
-	exact            bool     // the slot's events prove what is predicted
-	locals, chain    []uint64 // the prompt's blocks
-	path             []uint64 // of a request that is remembered: the numbers of its path's steps
-	promptTokens     int      // of the prompt, an estimate if no rule reads it to its end; 0: not known
-	blockSize        int      // tokens in a block
-	provenBlocks     int      // blocks that events proved at the decision
-	cachedTokens     int      // tokens predicted to be cached on slot; -1: cannot be compared with an answer
-	common           int      // tokens of the prompt that no image host can make differ at the engine
-	offloadedTokens  int      // of cached, the tokens in lower tiers
-	offloadUnit      int      // tokens that the lower tiers return at once
-	lowerBound       bool     // cached is a lower bound
-	upperBound       bool     // cached is an upper bound
-	stale            bool     // the slot's events had not come for long: only the engine's own count corrects the index
-	engineTokens     int      // prompt tokens that the engine will report; 0: not known
-	shareNumber      uint64   // number of the booking for other replicas; 0: it is not told
-	newAdapter       string   // the adapter that the slot loads for it; "": none
-	zeroMeansUnknown bool     // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
+	storesAtDecision uint64           // stored events of the slot that the index had at the decision
+	exact            bool             // the slot's events prove what is predicted
+	locals, chain    []uint64         // the prompt's blocks
+	path             []uint64         // of a request that is remembered: the numbers of its path's steps
+	promptTokens     int              // of the prompt, an estimate if no rule reads it to its end; 0: not known
+	blockSize        int              // tokens in a block
+	provenBlocks     int              // blocks that events proved at the decision
+	cachedTokens     int              // tokens predicted to be cached on slot; -1: cannot be compared with an answer
+	common           int              // tokens of the prompt that no image host can make differ at the engine
+	offloadedTokens  int              // of cached, the tokens in lower tiers
+	offloadUnit      int              // tokens that the lower tiers return at once
+	lowerBound       bool             // cached is a lower bound
+	upperBound       bool             // cached is an upper bound
+	stale            bool             // the slot's events had not come for long: only the engine's own count corrects the index
+	engineTokens     int              // prompt tokens that the engine will report; 0: not known
+	shareNumber      uint64           // number of the booking for other replicas; 0: it is not told
+	newAdapter       string           // the adapter that the slot loads for it; "": none
+	account          *account.Account // of its prompt's tokens; nil: it is not read
+	severalPrompts   bool             // the engine's counts are about one of them, or all
+	zeroMeansUnknown bool             // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
 }
 
 // slotEstimate is what a decision knew about a slot and the prompt, in tokens.
@@ -55,6 +58,7 @@ type slotEstimate struct {
 	slot                     *fleet.Slot
 	lookup                   int
 	exact, predicted, encode int
+	unkept                   int // after predicted, the tokens that its engine holds and does not find
 	offloaded                int // of exact, the tokens to fetch from a lower tier
 	rate                     float64
 	storesAtDecision         uint64 // stored events of the slot that the index had
@@ -62,8 +66,8 @@ type slotEstimate struct {
 }
 
 func (o *overlap) estimateOf(slot *fleet.Slot, has *choose.Overlap, rate float64, stores uint64) slotEstimate {
-	return slotEstimate{slot: slot, lookup: o.of(slot), exact: has.Exact, predicted: has.Predicted, offloaded: has.Offloaded,
-		encode: has.Encode, rate: rate, storesAtDecision: stores, doubtful: has.Doubtful}
+	return slotEstimate{slot: slot, lookup: o.of(slot), exact: has.Exact, predicted: has.Predicted, unkept: has.Unkept,
+		offloaded: has.Offloaded, encode: has.Encode, rate: rate, storesAtDecision: stores, doubtful: has.Doubtful}
 }
 
 // expectedHit returns how many of a prompt's tokens the engine should find cached. It always computes the last token, so a prompt that
@@ -94,6 +98,8 @@ func (r *booker) book(p *plan) {
 	best := &c.Ranked[0]
 	a, st := p.lookup().keep(read), p.mem.overlap.estimateOf(c.Chosen, &best.Overlap, best.Rate, r.opt.Index.Stores(c.Chosen.ID))
 	work := r.fillBooking(b, &st, &a)
+	elsewhere, computing := p.mem.overlap.others(&p.list.selection, c.Chosen)
+	r.openAccount(b, &st, &a, elsewhere, computing, p.out.Regret)
 	work.Slot, work.Decode = c.Chosen, c.Decode
 	if c.Decode != nil {
 		b.cachedTokens = -1 // the report is about another worker's cache

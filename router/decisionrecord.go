@@ -69,6 +69,9 @@ func (r *follower) logEnd(e *end) {
 		l.Outcome, l.Status, l.Used, l.Would = decisionlog.Ended, e.o.Code, e.worker, e.would
 		l.OutputLength, l.ReportedCached, l.ReportedPrompt = e.o.OutputTokens, e.o.CachedTokens, max(0, e.o.PromptTokens)
 		l.FirstByte = milliseconds(e.o.FirstByte)
+		if e.account != nil {
+			l.Uncached = e.account.Uncached
+		}
 	}
 	r.opt.Decisions.Add(l)
 }

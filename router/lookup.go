@@ -119,6 +119,9 @@ type lookedUp struct {
 	answers                         int              // decoded at the same time
 	own                             int              // of locals, those that were computed
 	tokens                          int              // of the prompt, maybe estimated
+	known                           int              // of tokens, those that are read or remembered
+	remembered                      bool             // the prompt is looked up as events taught
+	recomputed                      bool             // the engine does not read its cache
 	estimate                        bool             // what is predicted to be cached is one
 	watching                        *learned.Request // nil: nothing is learned from it
 	model                           *engine.Model    // that reads the prompt
@@ -143,5 +146,6 @@ func (l *lookup) keep(r *reading) lookedUp {
 		class: l.class, form: l.form, unit: l.unit(), prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
 		images: slices.Clone(l.images), multiplePrompts: rd.facts.Several, mayBypassCache: rd.facts.Reuse == prompt.Perhaps,
 		unread: rd.err != nil, engineTokens: rd.engineTokens, answers: int(max(1, min(r.req.Fields["n"].Int(), maxChoices))),
-		own: min(l.own, certain), tokens: l.tokens(), estimate: l.recalled.Estimate, watching: l.watching(both[:certain])}
+		own: min(l.own, certain), tokens: l.tokens(), known: l.knownTokens(), remembered: l.recalled.class != 0,
+		recomputed: rd.facts.Reuse == prompt.Recomputed, estimate: l.recalled.Estimate, watching: l.watching(both[:certain])}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 )
@@ -24,7 +25,7 @@ type metrics struct {
 	offloaded       *prometheus.CounterVec // the part of cached in lower tiers, by model
 	held            *prometheus.CounterVec // tokens held by the worker that held most, by model
 	regret          *prometheus.CounterVec // the part of held that the chosen worker lacked, by model and why it was chosen
-	regretSeconds   *prometheus.CounterVec // the same in seconds
+	uncached        *prometheus.CounterVec // prompt tokens of answered requests that were not cached, by model and cause
 	enginePrompt    *prometheus.CounterVec // prompt tokens of the answers counted in engineCached, by the engines' count
 	engineCached    *prometheus.CounterVec // cached tokens by the engines' count
 	outcomes        *prometheus.CounterVec // by worker and status class
@@ -63,8 +64,8 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		held: of.Counters("held_tokens_total", "Prompt tokens that the worker with most of them held.", "model"),
 		regret: of.Counters("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not.",
 			"model", "why"),
-		regretSeconds: of.Counters("regret_seconds_total",
-			"Time to prefill regret_tokens.", "model", "why"),
+		uncached: of.Counters("uncached_tokens_total",
+			"Prompt tokens of answered requests that were not cached, by cause.", "model", "cause"),
 		enginePrompt: of.Counters("engine_prompt_tokens_total",
 			"Prompt tokens of answers that report cached ones; needs envoy.token_usage.", "model"),
 		engineCached: of.Counters("engine_cached_tokens_total", "Cached tokens of answers, as the engine counted.", "model"),
@@ -146,7 +147,6 @@ func (m *metrics) countDecision(d *Decision, took time.Duration) {
 	m.totals.cached.Add(uint64(d.CachedTokens))
 	if d.Regret != "" {
 		m.regret.WithLabelValues(d.Model, d.Regret).Add(float64(d.HeldTokens - d.CachedTokens))
-		m.regretSeconds.WithLabelValues(d.Model, d.Regret).Add(d.regretSeconds)
 	}
 }
 
@@ -160,6 +160,11 @@ func (r *Router) Forget(worker string) {
 func (m *metrics) ended(e *end) {
 	o := &e.o
 	m.outcomes.WithLabelValues(e.worker, strconv.Itoa(o.Code/100)+"xx").Inc()
+	if e.account != nil {
+		e.account.Uncached.Each(func(c account.Cause, tokens int) {
+			m.uncached.WithLabelValues(e.model, c.String()).Add(float64(tokens))
+		})
+	}
 	if o.Code != http.StatusOK {
 		return
 	}

@@ -136,6 +136,7 @@ type end struct {
 	worker  string        // the slot's worker; "other" if it ended elsewhere
 	would   *decisionlog.Hypothetical
 	found   int // o.CachedTokens if they are of the worker that the prediction is for; else -1
+	counted int // cached tokens of the prompt as the engine counted, whichever worker; -1: not known
 }
 
 // ok reports whether the worker answered it.
@@ -144,6 +145,7 @@ func (e *end) ok() bool { return e.o.Code >= 200 && e.o.Code < 400 }
 // publish is the one place that says that a request has ended.
 func (r *follower) publish(e *end) {
 	r.replicas.unshare(e.bookingRecord, !e.expired && !e.ok())
+	r.settleAccount(e)
 	r.logEnd(e)
 	if e.expired {
 		return
@@ -172,7 +174,11 @@ func (r *follower) ended(o Outcome) {
 		return
 	}
 	e := &end{bookingRecord: at.Note.(*bookingRecord), at: at, took: r.opt.Now().Sub(at.At), o: o, known: known, worker: "other"}
-	if e.zeroMeansUnknown && o.CachedTokens == 0 || e.cachedTokens < 0 {
+	e.counted = o.CachedTokens
+	if e.zeroMeansUnknown && o.CachedTokens == 0 || e.severalPrompts || at.Decode != nil {
+		e.counted = -1
+	}
+	if e.counted < 0 || e.cachedTokens < 0 {
 		e.o.CachedTokens = -1
 	}
 	if known {

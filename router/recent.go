@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/report"
 )
@@ -27,37 +28,38 @@ const maxRecent = 1024
 
 // Recent is one past decision and its outcome.
 type Recent struct {
-	At           time.Time     `json:"at"`
-	ID           string        `json:"id"`
-	Model        string        `json:"model"`
-	Arm          report.Arm    `json:"arm,omitempty"`
-	Worker       string        `json:"worker"` // the first choice, also for an unsteered request
-	Addr         string        `json:"addr"`
-	Rank         int           `json:"rank"` // -1: none
-	Reason       Reason        `json:"reason"`
-	Why          string        `json:"why,omitempty"`
-	Memory       bool          `json:"memory,omitempty"` // no rule reads the prompt to its end, as Why says: it is looked up as events taught
-	Asked        string        `json:"asked,omitempty"`  // unknown model name, see Decision
-	PromptTokens int           `json:"prompt_tokens"`
-	CachedTokens int           `json:"cached_tokens"`          // predicted
-	HeldTokens   int           `json:"held_tokens"`            // the most that any worker held
-	Regret       string        `json:"regret,omitempty"`       // why the worker that held most was not chosen
-	Begins       uint32        `json:"begins,omitempty"`       // equal for prompts that begin alike and were held by no worker, see Decision
-	Partial      bool          `json:"partial,omitempty"`      // the prediction is a lower bound
-	UpperBound   bool          `json:"upper_bound,omitempty"`  // the prediction is an upper bound
-	Took         time.Duration `json:"took_ns"`                // to decide
-	Used         string        `json:"used,omitempty"`         // ip:port that Envoy reported
-	Code         int           `json:"code,omitempty"`         // HTTP status at the end
-	Reported     int           `json:"reported_cached_tokens"` // by the engine; -1: not reported
-	FirstByte    time.Duration `json:"first_byte_ns,omitempty"`
-	Lasted       time.Duration `json:"lasted_ns,omitempty"` // from the decision to the end; with a Code of 0 its client left without an answer
-	Flags        string        `json:"flags,omitempty"`     // of Envoy's access log, such as UT
-	OutputTokens int           `json:"output_tokens,omitempty"`
-	Streams      bool          `json:"streams,omitempty"` // the request asks for its tokens as they come
-	Fetches      bool          `json:"fetches,omitempty"` // the engine downloads an image of it before it begins
-	ImageTokens  []int         `json:"image_tokens,omitempty"`
-	Images       []string      `json:"images,omitempty"` // one number for each image or other medium, stable within this process
-	Audit        audit.Verdict `json:"audit,omitempty"`  // what the worker then stored, against the prediction; "": nothing compared (yet)
+	At           time.Time        `json:"at"`
+	ID           string           `json:"id"`
+	Model        string           `json:"model"`
+	Arm          report.Arm       `json:"arm,omitempty"`
+	Worker       string           `json:"worker"` // the first choice, also for an unsteered request
+	Addr         string           `json:"addr"`
+	Rank         int              `json:"rank"` // -1: none
+	Reason       Reason           `json:"reason"`
+	Why          string           `json:"why,omitempty"`
+	Memory       bool             `json:"memory,omitempty"` // no rule reads the prompt to its end, as Why says: it is looked up as events taught
+	Asked        string           `json:"asked,omitempty"`  // unknown model name, see Decision
+	PromptTokens int              `json:"prompt_tokens"`
+	CachedTokens int              `json:"cached_tokens"`          // predicted
+	HeldTokens   int              `json:"held_tokens"`            // the most that any worker held
+	Regret       string           `json:"regret,omitempty"`       // why the worker that held most was not chosen
+	Begins       uint32           `json:"begins,omitempty"`       // equal for prompts that begin alike and were held by no worker, see Decision
+	Partial      bool             `json:"partial,omitempty"`      // the prediction is a lower bound
+	UpperBound   bool             `json:"upper_bound,omitempty"`  // the prediction is an upper bound
+	Took         time.Duration    `json:"took_ns"`                // to decide
+	Used         string           `json:"used,omitempty"`         // ip:port that Envoy reported
+	Code         int              `json:"code,omitempty"`         // HTTP status at the end
+	Reported     int              `json:"reported_cached_tokens"` // by the engine; -1: not reported
+	FirstByte    time.Duration    `json:"first_byte_ns,omitempty"`
+	Lasted       time.Duration    `json:"lasted_ns,omitempty"` // from the decision to the end; with a Code of 0 its client left without an answer
+	Flags        string           `json:"flags,omitempty"`     // of Envoy's access log, such as UT
+	OutputTokens int              `json:"output_tokens,omitempty"`
+	Streams      bool             `json:"streams,omitempty"` // the request asks for its tokens as they come
+	Fetches      bool             `json:"fetches,omitempty"` // the engine downloads an image of it before it begins
+	ImageTokens  []int            `json:"image_tokens,omitempty"`
+	Images       []string         `json:"images,omitempty"`  // one number for each image or other medium, stable within this process
+	Account      *account.Account `json:"account,omitempty"` // of its prompt's tokens, once it has been answered
+	Audit        audit.Verdict    `json:"audit,omitempty"`   // what the worker then stored, against the prediction; "": nothing compared (yet)
 
 	// About the best candidates, the chosen one first. Lists of decisions omit Ranked.
 	Considered int          `json:"considered"` // candidates in all
@@ -153,6 +155,15 @@ func (r *recent) observe(o Outcome) {
 	if ok && o.Phase == Ended {
 		e.Code, e.FirstByte, e.Reported, e.OutputTokens, e.Flags = o.Code, o.FirstByte, o.CachedTokens, o.OutputTokens, o.Fault
 		e.Lasted = max(1, time.Since(e.At))
+	}
+}
+
+// settled records the account of a request that was answered.
+func (r *recent) settled(id string, a *account.Account) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e, ok := r.last.Peek(id); ok {
+		e.Account = a
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/ledger"
-	"github.com/sightline-router/sightline/router/speculative"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
@@ -68,32 +67,6 @@ func TestRegret(t *testing.T) {
 				t.Errorf("remembered %+v", r)
 			}
 		})
-	}
-}
-
-// TestRegretSeconds checks that regret in seconds is by the chosen worker's rate, and zero while that is unknown.
-func TestRegretSeconds(t *testing.T) {
-	w := newWorld(t, 2)
-	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
-	w.stores(0, body)
-	w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Work: fleet.Work{Tokens: 1 << 20}})
-	w.decide(body)
-	if got := w.counted(t, "sightline_regret_seconds_total"); got != "m,queue=0 " {
-		t.Errorf("not shown yet: %q", got)
-	}
-	s := w.slots[1]
-	s.EventAge = func(time.Time) time.Duration { return 0 }
-	w.opt.Ledger.Book("shows", ledger.Booking{Slot: s, Work: fleet.Work{Tokens: 5000, Locals: make([]uint64, 100)}})
-	w.now = w.now.Add(5 * time.Second)
-	s.Progress(func(locals []uint64) int { return len(locals) }, w.now)
-	for id := range 2 {
-		w.opt.Ledger.End(fmt.Sprint("d", id+1), 1)
-	}
-	w.predicted = speculative.New(time.Second, speculative.Blocks)
-	d := w.decide(body)
-	if rate := s.Load(w.now).Rate; d.Regret == "" || rate == 0 ||
-		w.counted(t, "sightline_regret_seconds_total") != fmt.Sprintf("m,%s=%v ", d.Regret, float64(d.HeldTokens)/rate) {
-		t.Errorf("rate %v, %+v: %s", rate, d, w.counted(t, "sightline_regret_seconds_total"))
 	}
 }
 

@@ -118,8 +118,6 @@ type Decision struct {
 	Session string
 	Refuse  *Refusal
 	Edits   []Edit
-
-	regretSeconds float64 // time that Targets[0] takes to prefill the tokens of Regret; 0: its rate is not known yet
 }
 
 // Refusal answers the client at once instead of routing.

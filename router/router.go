@@ -26,6 +26,7 @@
 // What happens afterwards:
 //
 //	outcomes.go        Envoy's reports; publish is the one place that says that a request has ended
+//	accounting.go, router/account                why tokens of a prompt were not cached
 //	missdetector.go    what answers teach about a worker
 //	decisionrecord.go, recent.go, metrics.go     what is written, shown and counted
 //	replicasync.go, learnedsync.go               what replicas tell each other
@@ -51,6 +52,7 @@ import (
 	"github.com/sightline-router/sightline/internal/repeat"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
@@ -125,6 +127,7 @@ type state struct {
 	adapters     *choose.Adapters
 	answers      *lru.Cache[string, string] // worker by id of an answer, see followAnswer
 	beginSeed    maphash.Seed               // for Decision.Begins
+	past         *account.Past
 	lanes        *lanes
 	listed       func(adapter string) (model, name string) // readInput.listed, made once
 }
@@ -148,7 +151,7 @@ func New(opt Options) *Router {
 	opt.Log = repeat.Once(opt.Log, time.Minute)
 	known := memory{predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom), fronts: newFronts()}
 	r := &Router{state: state{opt: opt, memory: known, encodeQueues: choose.NewEncodeQueues(opt.NoRoom), adapters: choose.NewAdapters(),
-		beginSeed: maphash.MakeSeed(), lanes: newLanes(), listed: opt.Fleet.ModelOf},
+		beginSeed: maphash.MakeSeed(), past: account.NewPast(account.Blocks, opt.Now()), lanes: newLanes(), listed: opt.Fleet.ModelOf},
 		recent: newRecent(), waiters: newWaiters(meter.At(opt.Metrics)), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)
 	r.replicas = &Replicas{state: &r.state}
@@ -165,6 +168,7 @@ func New(opt Options) *Router {
 	r.metrics = newMetrics(opt.Metrics, r)
 	r.follower.metrics = r.metrics
 	opt.Ledger.OnExpired(r.follower.expired)
+	opt.Index.OnLost(r.noteLost)
 	r.learning = newLearning(&r.opt, r.metrics.learned)
 	r.scratch.New = func() any { return new(scratch) }
 	r.SetUnsteered(opt.UnsteeredShare)

@@ -113,6 +113,8 @@ func (r *booker) placeBooking(b *bookingRecord, at *ledger.Booking) {
 func (r *booker) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.prompts != nil {
 		a := &b.unsteered.prompts[st.lookup]
+		elsewhere, computing := b.unsteered.others(b.slot)
+		r.openAccount(b, st, a, elsewhere, computing, notSteered)
 		r.recordPredictions(b, st, a, now)
 		at := placing{alone: b.slot.Worker.Role == fleet.Any}
 		for i := range b.unsteered.estimates {
@@ -144,6 +146,9 @@ func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical
 func (r *follower) reportEnd(e *end) {
 	q := report.Request{Arm: e.arm, Model: e.model, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens,
 		Counted: e.o.CachedTokens >= 0, FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
+	if a := e.account; a != nil {
+		q.Accounted, q.Uncached = a.Tokens, a.Uncached
+	}
 	if q.Counted && e.o.PromptTokens > 0 {
 		q.Prompt = e.o.PromptTokens
 	}

@@ -30,6 +30,7 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/choose"
 )
 
@@ -76,6 +77,7 @@ type Line struct {
 	Used           string        `json:"used,omitempty"` // worker that had it last; "other": none of ours
 	ReportedCached int           `json:"reported_cached_tokens"`
 	ReportedPrompt int           `json:"reported_prompt_tokens,omitempty"`
+	Uncached       account.Sums  `json:"uncached,omitzero"` // prompt tokens that were not cached by cause; with the cached ones all of them
 	FirstByte      float64       `json:"first_byte_ms,omitempty"`
 	End            float64       `json:"end_ms,omitempty"` // from the decision to its end
 	Would          *Hypothetical `json:"would,omitempty"`  // for an unsteered request, if both workers are known

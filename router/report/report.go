@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
@@ -41,6 +42,8 @@ type Request struct {
 	Counted   bool // Cached is the engine's own count; else what its worker was known to hold at the decision
 	FirstByte time.Duration
 	End       time.Duration
+	Accounted int // tokens of the prompt that were cached or are in Uncached; 0: not known
+	Uncached  account.Sums
 	Would     *decisionlog.Hypothetical // if it was not steered; nil: not known
 }
 
@@ -52,6 +55,9 @@ func Of(l *decisionlog.Line) (r Request, ok bool) {
 	}
 	r = Request{Arm: arm, Model: l.Model, OK: isOK(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached,
 		Counted: l.ReportedCached >= 0, FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would}
+	if l.Uncached != (account.Sums{}) {
+		r.Accounted, r.Uncached = cmp.Or(l.ReportedPrompt, l.InputLength), l.Uncached
+	}
 	switch {
 	case r.Counted:
 		r.Prompt = cmp.Or(l.ReportedPrompt, r.Prompt)
@@ -69,12 +75,16 @@ func duration(ms float64) time.Duration { return time.Duration(ms * float64(time
 
 // Report is the sums of both arms over a time, as /report shows them.
 type Report struct {
-	Mode      string    `json:"mode,omitempty"` // observe, or the share that is steered, such as 10%; "" for a log
-	Since     time.Time `json:"since"`          // time of the start, or of the first decision
-	Until     time.Time `json:"until"`
-	Steered   Side      `json:"steered"`
-	Unsteered Side      `json:"unsteered"`
-	Would     Savings   `json:"would"` // for unsteered requests
+	Mode  string    `json:"mode,omitempty"` // observe, or the share that is steered, such as 10%; "" for a log
+	Since time.Time `json:"since"`          // time of the start, or of the first decision
+	Until time.Time `json:"until"`
+	// Accounted are the prompt tokens of answered requests of both arms of which it is known why they were not cached, or that they were:
+	// all that are not in Uncached.
+	Accounted int          `json:"accounted_tokens,omitempty"`
+	Uncached  account.Sums `json:"uncached,omitzero"`
+	Steered   Side         `json:"steered"`
+	Unsteered Side         `json:"unsteered"`
+	Would     Savings      `json:"would"` // for unsteered requests
 
 	Unreadable int `json:"unreadable_lines,omitempty"` // of a decision log: cut off
 }
@@ -153,6 +163,8 @@ func (r *Range) has(p part) bool {
 type period struct {
 	since, until time.Time
 	arms         map[Arm]*sums
+	accounted    int
+	uncached     account.Sums
 	would        Savings
 	sum2         float64 // sum of the squares of tokens spared
 }
@@ -219,6 +231,8 @@ func (t *period) add(r *Request, at time.Time) {
 	}
 	s.first.add(r.FirstByte)
 	s.end.add(r.End)
+	t.accounted += r.Accounted
+	t.uncached.Add(&r.Uncached)
 	if r.Prompt > 0 && r.Cached >= 0 {
 		s.Known++
 		s.Prompt += r.Prompt
@@ -280,6 +294,8 @@ func (t *period) merge(o *period) {
 	for arm, s := range t.arms {
 		s.merge(o.arms[arm])
 	}
+	t.accounted += o.accounted
+	t.uncached.Add(&o.uncached)
 	w, v := &t.would, &o.would
 	w.Requests, w.Prompt, w.Better, w.Spared = w.Requests+v.Requests, w.Prompt+v.Prompt, w.Better+v.Better, w.Spared+v.Spared
 	w.Worse, w.Cost, w.Encode, w.Timed, w.Millis = w.Worse+v.Worse, w.Cost+v.Cost, w.Encode+v.Encode, w.Timed+v.Timed, w.Millis+v.Millis
@@ -294,8 +310,8 @@ func (s *sums) merge(o *sums) {
 }
 
 func (t *period) report(mode string) Report {
-	r := Report{Mode: mode, Since: t.since, Until: t.until, Steered: t.arms[Steered].side(),
-		Unsteered: t.arms[Unsteered].side(), Would: t.would}
+	r := Report{Mode: mode, Since: t.since, Until: t.until, Accounted: t.accounted, Uncached: t.uncached,
+		Steered: t.arms[Steered].side(), Unsteered: t.arms[Unsteered].side(), Would: t.would}
 	if n := float64(r.Would.Requests); n > 0 {
 		r.Would.Mean = float64(r.Would.Spared-r.Would.Cost) / n
 		if r.Would.Requests >= fewForMean {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
@@ -153,5 +154,27 @@ func TestRange(t *testing.T) {
 	}
 	if len(live.parts) > maxParts || live.Report().Unsteered.Requests != 150+2*maxParts {
 		t.Errorf("%d parts, %d requests", len(live.parts), live.Report().Unsteered.Requests)
+	}
+}
+
+// TestCauses checks the first line: why tokens were not cached, of both arms, in points of all prompt tokens; of a log the same.
+func TestCauses(t *testing.T) {
+	live, log := New("", time.Time{}), ""
+	for _, arm := range []Arm{Steered, Unsteered} {
+		r := Request{Arm: arm, OK: true, Prompt: 1000, Cached: 390, Counted: true, End: time.Second, Accounted: 1000,
+			Uncached: account.Sums{account.Block: 4, account.Evicted: 246, account.New: 360}}
+		live.Add(r, began)
+		l := line(r, began)
+		l.Uncached = r.Uncached
+		text, _ := json.Marshal(l)
+		log += string(text) + "\n"
+	}
+	read, err := ReadLog(strings.NewReader(log), Range{})
+	want := "Of 61 % uncached: 36 points seen for the first time; 25 points evicted (more cache, or a lower tier, keeps them); " +
+		"0.4 points of other causes.\n"
+	for _, r := range []Report{live.Report(), live.Of(Range{Since: began}), read} {
+		if got := r.String(); !strings.HasPrefix(got, want) || err != nil {
+			t.Errorf("%q, %v; want it to begin with %q", got, err, want)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
@@ -57,6 +58,7 @@ func ReadLog(r io.Reader, of Range) (Report, error) {
 // String returns the report for people. It omits numbers from too few requests.
 func (r Report) String() string {
 	var out strings.Builder
+	r.writeCauses(&out)
 	fmt.Fprintf(&out, "%s to %s", minute(r.Since), minute(r.Until))
 	if r.Mode != "" {
 		fmt.Fprintf(&out, ", %s", strings.TrimPrefix("enforce: "+r.Mode, map[bool]string{true: "enforce: "}[r.Mode == "observe"]))
@@ -81,6 +83,28 @@ func (r Report) String() string {
 		fmt.Fprintf(&out, "\n%d lines are cut off and left out, as after a full disk or a killed process.\n", r.Unreadable)
 	}
 	return out.String()
+}
+
+// writeCauses writes why prompt tokens were not cached, in points of all prompt tokens.
+func (r *Report) writeCauses(w io.Writer) {
+	if r.Accounted == 0 {
+		return
+	}
+	points := func(n int) float64 { return 100 * float64(n) / float64(r.Accounted) }
+	fmt.Fprintf(w, "Of %.0f %% uncached", points(r.Uncached.Total()))
+	sep, rest := ": ", 0
+	r.Uncached.Each(func(c account.Cause, tokens int) {
+		if points(tokens) < 0.5 {
+			rest += tokens
+			return
+		}
+		fmt.Fprintf(w, "%s%.0f points %s", sep, points(tokens), c.Says())
+		sep = "; "
+	})
+	if rest > 0 {
+		fmt.Fprintf(w, "%s%.1f points of other causes", sep, points(rest))
+	}
+	fmt.Fprint(w, ".\n\n")
 }
 
 func (x *Savings) write(w io.Writer) {

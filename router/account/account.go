@@ -1,0 +1,277 @@
+// Package account says of every prompt token of a finished request whether it was cached and, if not, why:
+//
+//	decided ─▶ Predict, from what each worker had of the prompt: an Account
+//	ended   ─▶ Settle, by the engine's own counts ─▶ decision log, metric, report, /decisions
+//
+// Its spans lie behind each other, each under one cause: cached + the sum of all causes is the prompt's length, always. Where two
+// causes hold, the first of the list below counts.
+package account
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Cause is why tokens were not cached. The set is closed, for use as metric labels.
+type Cause uint8
+
+// The causes. Those of the engine's own rules come first.
+const (
+	Block     Cause = iota // the rest behind the last whole block, the last token, a block that a drafting engine withholds
+	KeptShort              // a hybrid model's worker holds the full attention, but no window or state to go on from
+	NotRead                // the engine does not read its cache for this request
+	Elsewhere              // another worker held them
+	Computing              // another request was computing them then, there or elsewhere
+	Evicted                // the worker that had them last dropped them
+	Lost                   // the worker that had them last restarted, reset its cache or left
+	New                    // nothing remembered begins like this up to there
+	Unknown                // nothing reads the prompt so far, or the worker's events do not say
+	causes
+)
+
+var names = [causes]string{"block", "kept short", "not read", "elsewhere", "computing", "evicted", "lost", "new", "unknown"}
+
+func (c Cause) String() string { return names[c] }
+
+// Says returns the cause in words for people, with what would change it.
+func (c Cause) Says() string {
+	return [causes]string{
+		Block:     "behind the last whole block (smaller blocks keep more)",
+		KeptShort: "of which a worker kept the attention, not the state or window",
+		NotRead:   "that engines do not look up, as with prompt_logprobs",
+		Elsewhere: "held by another worker (see Regret)",
+		Computing: "being computed by another request",
+		Evicted:   "evicted (more cache, or a lower tier, keeps them)",
+		Lost:      "lost with a worker's restart or cache reset",
+		New:       "seen for the first time",
+		Unknown:   "of unknown cause",
+	}[c]
+}
+
+// MarshalText returns the cause's name.
+func (c Cause) MarshalText() ([]byte, error) { return []byte(names[c]), nil }
+
+// UnmarshalText reads a cause's name.
+func (c *Cause) UnmarshalText(text []byte) error {
+	at := slices.Index(names[:], string(text))
+	if at < 0 {
+		return fmt.Errorf("cause %.40q (want one of %q)", text, names)
+	}
+	*c = Cause(at)
+	return nil
+}
+
+// Sums are tokens by cause. JSON has those that are not 0, by name.
+type Sums [causes]int
+
+// MarshalJSON returns an object of tokens by cause.
+func (s Sums) MarshalJSON() ([]byte, error) {
+	by := make(map[Cause]int, len(s))
+	for c, n := range s {
+		if n != 0 {
+			by[Cause(c)] = n
+		}
+	}
+	return json.Marshal(by)
+}
+
+// UnmarshalJSON reads one. Tokens of a cause that this release does not know count as unknown.
+func (s *Sums) UnmarshalJSON(text []byte) error {
+	var by map[string]int
+	if err := json.Unmarshal(text, &by); err != nil {
+		return err
+	}
+	*s = Sums{}
+	for name, n := range by {
+		c := Unknown
+		_ = c.UnmarshalText([]byte(name))
+		s[c] += n
+	}
+	return nil
+}
+
+// Add adds others.
+func (s *Sums) Add(o *Sums) {
+	for c, n := range o {
+		s[c] += n
+	}
+}
+
+// Total returns the sum of all causes.
+func (s *Sums) Total() (n int) {
+	for _, one := range s {
+		n += one
+	}
+	return n
+}
+
+// Each calls a function with each cause that has tokens, the largest first.
+func (s *Sums) Each(do func(c Cause, tokens int)) {
+	var order [causes]Cause
+	for c := range order {
+		order[c] = Cause(c)
+	}
+	slices.SortStableFunc(order[:], func(a, b Cause) int { return s[b] - s[a] })
+	for _, c := range order {
+		if s[c] > 0 {
+			do(c, s[c])
+		}
+	}
+}
+
+// Span is a run of a prompt's tokens that were not cached for one cause.
+type Span struct {
+	From   int    `json:"from"`
+	To     int    `json:"to"` // the first token behind it
+	Cause  Cause  `json:"cause"`
+	Why    string `json:"why,omitempty"`    // more about the cause, in words of ours
+	Worker string `json:"worker,omitempty"` // evicted, lost: the worker that had them
+	// evicted, lost: how long before the request the worker was last asked for them
+	Ago time.Duration `json:"ago_ns,omitempty"`
+}
+
+// Account is what became of a prompt's tokens: the first Cached were cached, the spans say why the others were not.
+type Account struct {
+	Tokens   int    `json:"tokens"`
+	Cached   int    `json:"cached"`
+	Uncached Sums   `json:"uncached,omitzero"` // of the spans
+	Spans    []Span `json:"spans,omitempty"`
+
+	known Known
+}
+
+// Known is what a decision knew of a prompt at the worker that gets it, in tokens from the prompt's beginning.
+type Known struct {
+	Tokens int // of the prompt; 0: not known
+	Usable int // those that an engine can find cached at most
+	Cached int // predicted to be found cached
+	Exact  int // the part of Cached that the worker's events prove
+	// Held are those that the worker holds; behind Cached its engine does not use them: they follow the last state of a hybrid model, or
+	// the first Withheld are withheld since it drafts.
+	Held, Withheld int
+	Elsewhere      int    // the most that another worker holds
+	Why            string // why that worker did not get the request
+	Computing      int    // the most that another worker holds or computes
+	Read           int    // those that something reads
+	Rest           Cause  // of those behind
+	RestWhy        string
+	NoRead         bool // the engine does not read its cache
+	MayRead        bool // it may not
+}
+
+// Predict returns the account as a decision predicts it. past appends the spans of tokens that no worker holds, from the first one on, as
+// far as the past knows them.
+func Predict(k Known, past func(spans []Span, from, to int) []Span) *Account {
+	a := &Account{Tokens: k.Tokens, Cached: min(k.Cached, k.Usable), Spans: make([]Span, 0, 4), known: k}
+	if k.NoRead {
+		a.Cached = 0
+		a.extend(k.Usable, NotRead, "")
+	}
+	a.extend(min(a.Cached+k.Withheld, k.Held, k.Usable), Block, "")
+	a.extend(min(k.Held, k.Usable), KeptShort, "")
+	a.extend(min(k.Elsewhere, k.Usable), Elsewhere, k.Why)
+	a.extend(min(k.Computing, k.Usable), Computing, "")
+	read := min(k.Read, k.Usable)
+	if from := a.end(); from < read {
+		a.Spans = past(a.Spans, from, read)
+		a.extend(read, New, "")
+	}
+	a.extend(k.Usable, k.Rest, k.RestWhy)
+	a.extend(k.Tokens, Block, "")
+	a.sum()
+	return a
+}
+
+func (a *Account) sum() {
+	a.Uncached = Sums{}
+	for i := range a.Spans {
+		a.Uncached[a.Spans[i].Cause] += a.Spans[i].To - a.Spans[i].From
+	}
+}
+
+// end returns the first token that no span has.
+func (a *Account) end() int {
+	if n := len(a.Spans); n > 0 {
+		return a.Spans[n-1].To
+	}
+	return a.Cached
+}
+
+// extend adds a span up to a token, if that is behind the others.
+func (a *Account) extend(to int, c Cause, why string) {
+	from := a.end()
+	if to <= from {
+		return
+	}
+	if n := len(a.Spans); n > 0 && a.Spans[n-1].Cause == c && a.Spans[n-1].Why == why && a.Spans[n-1].Worker == "" {
+		a.Spans[n-1].To = to
+		return
+	}
+	a.Spans = append(a.Spans, Span{From: from, To: to, Cause: c, Why: why})
+}
+
+// Found is what the end of a request says of its prompt.
+type Found struct {
+	Tokens int  // the engine's count; 0: not known
+	Cached int  // the engine's count; -1: not known
+	Moved  bool // another worker got the request
+	// Restored reports whether the worker has stored some of the tokens from one to another since the decision: then it had dropped them
+	// before.
+	Restored func(from, to int) bool
+}
+
+// Settle makes the account agree with what the engine counted. Tokens that it found although no decision expected it are taken from the
+// causes in front; of those that it did not find the decision's knowledge tells why.
+func (a *Account) Settle(f Found) {
+	switch {
+	case f.Cached < 0:
+	case f.Cached < a.Cached:
+		a.missed(&f)
+	case f.Cached > a.Cached:
+		a.Cached = f.Cached
+		a.Spans = slices.DeleteFunc(a.Spans, func(s Span) bool { return s.To <= a.Cached })
+		if len(a.Spans) > 0 {
+			a.Spans[0].From = a.Cached
+		}
+	}
+	a.Tokens = max(a.Tokens, a.Cached)
+	if f.Tokens > 0 && f.Tokens != a.Tokens {
+		a.Tokens = f.Tokens
+		a.cut()
+		a.extend(a.Tokens, a.known.Rest, a.known.RestWhy)
+	}
+	a.sum()
+}
+
+// cut ends the account with the prompt.
+func (a *Account) cut() {
+	a.Cached = min(a.Cached, a.Tokens)
+	a.Spans = slices.DeleteFunc(a.Spans, func(s Span) bool { return s.From >= a.Tokens })
+	if n := len(a.Spans); n > 0 {
+		a.Spans[n-1].To = min(a.Spans[n-1].To, a.Tokens)
+	}
+}
+
+// missed puts spans before the others for tokens that were predicted to be cached and were not.
+func (a *Account) missed(f *Found) {
+	k, rest, to := &a.known, a.Spans, a.Cached
+	a.Cached, a.Spans = f.Cached, make([]Span, 0, len(rest)+3)
+	switch {
+	case f.Moved:
+		a.extend(to, Elsewhere, "moved")
+	case k.MayRead && f.Cached == 0:
+		a.extend(to, NotRead, "")
+	}
+	a.extend(min(k.Elsewhere, to), Elsewhere, "")
+	if sure := min(k.Exact, to); a.end() < sure {
+		if f.Restored(a.end(), sure) {
+			a.extend(sure, Evicted, "since the decision")
+		} else {
+			a.extend(sure, Unknown, "its events say that it held them")
+		}
+	}
+	a.extend(to, Computing, "")
+	a.Spans = append(a.Spans, rest...)
+}

@@ -1,0 +1,80 @@
+package account
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"testing"
+)
+
+// TestEachTokenOnce checks that whatever a decision knew and an engine counts, each token is cached or in one span, and the engine's
+// counts stand.
+func TestEachTokenOnce(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 100_000 {
+		blocks := func() int { return 16 * r.IntN(20) }
+		k := Known{Tokens: r.IntN(300), Cached: blocks(), Exact: blocks(), Withheld: 16 * r.IntN(2), Elsewhere: blocks(), Computing: blocks(),
+			Read: blocks(), Rest: Unknown, NoRead: r.IntN(9) == 0, MayRead: r.IntN(9) == 0}
+		k.Held, k.Usable = k.Cached+16*r.IntN(3), max(0, k.Tokens-1)/16*16
+		a := Predict(k, func(spans []Span, from, to int) []Span {
+			if r.IntN(2) == 0 {
+				spans = append(spans, Span{From: from, To: from + 16*(1+r.IntN((to-from)/16)), Cause: Evicted, Worker: "w"})
+			}
+			return spans
+		})
+		check(t, k, a, k.Tokens, a.Cached)
+		f := Found{Tokens: r.IntN(300), Cached: -1, Moved: r.IntN(4) == 0, Restored: func(int, int) bool { return r.IntN(2) == 0 }}
+		tokens := k.Tokens
+		if f.Tokens > 0 {
+			tokens = f.Tokens
+		}
+		want := min(a.Cached, tokens)
+		if r.IntN(3) > 0 {
+			f.Cached = r.IntN(tokens + 1)
+			want = f.Cached
+		}
+		a.Settle(f)
+		check(t, k, a, tokens, want)
+	}
+}
+
+func check(t *testing.T, k Known, a *Account, tokens, cached int) {
+	t.Helper()
+	at := a.Cached
+	for _, s := range a.Spans {
+		if s.From != at || s.To <= at {
+			t.Fatalf("%+v: a span from %d to %d, want it from %d: %+v", k, s.From, s.To, at, a)
+		}
+		at = s.To
+	}
+	if at != a.Tokens || a.Tokens != tokens || a.Cached != cached || a.Uncached.Total() != tokens-cached {
+		t.Fatalf("%+v: %+v ends at %d, want %d tokens, %d of them cached", k, a, at, tokens, cached)
+	}
+}
+
+// TestSums checks that causes are written by name, read back, and that a later release's cause counts as unknown.
+func TestSums(t *testing.T) {
+	s := Sums{KeptShort: 3, Lost: 2}
+	text, err := json.Marshal(s)
+	if string(text) != `{"kept short":3,"lost":2}` || err != nil {
+		t.Fatalf("%s, %v", text, err)
+	}
+	var back Sums
+	if err := json.Unmarshal([]byte(`{"kept short":3,"lost":1,"later":7}`), &back); err != nil || back != (Sums{KeptShort: 3, Lost: 1, Unknown: 7}) {
+		t.Errorf("%v, %v", back, err)
+	}
+	back.Add(&s)
+	order := ""
+	back.Each(func(c Cause, n int) { order += c.String() + " " })
+	if order != "unknown kept short lost " || back.Total() != 16 {
+		t.Errorf("%s: %v", order, back)
+	}
+	var c Cause
+	if c.UnmarshalText([]byte("later")) == nil {
+		t.Error("a cause that does not exist is read")
+	}
+	for c := range causes {
+		if c.Says() == "" || c.String() == "" {
+			t.Errorf("%d has no words", c)
+		}
+	}
+}
