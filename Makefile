@@ -137,11 +137,18 @@ contract: ## our rules of one vLLM release beside its own Python files, without 
 	@test -z "$(KEEP)" || cp $(CONTRACT)/facts.json.gz engine/vllm/testdata/contract/$(VLLM).json.gz
 	@$(MAKE) --no-print-directory contract-fields ENGINE=vllm RELEASE=$(VLLM) ROOT=$(CONTRACT)
 
-.PHONY: contract-fields
-contract-fields: ## each field of one release's requests is read, harmless, removed or ends the prediction: ENGINE=sglang RELEASE=0.5.23 (its wheel is fetched); KEEP=1
+.PHONY: contract-fields contract-sglang
+contract-fields: ## each field of one release's requests is read, harmless, removed or ends the prediction: ENGINE=sglang RELEASE=0.5.23 (its wheel is fetched; its chats are rendered, too); KEEP=1
 	@engine/testdata/requests/dump.sh $(ENGINE) $(RELEASE) $(or $(ROOT),$(CACHE)/$(ENGINE)-$(RELEASE)) $(CACHE)/requests.json
 	SIGHTLINE_REQUESTS=$(CACHE)/requests.json $(GO) test -count=1 -run '^TestRequestFields$$' ./engine
 	@test -z "$(KEEP)" || cp $(CACHE)/requests.json engine/testdata/requests/$(ENGINE)-$(RELEASE).json
+	@test $(ENGINE) != sglang || $(MAKE) --no-print-directory contract-sglang
+
+contract-sglang: # 26,000 chats with odd values as this release's own serving code gives them to templates
+	@engine/vllm/contract/setup.sh $(CONTRACT) $(VLLM)
+	@$(CONTRACT)/python/bin/python -W ignore engine/sglang/contract/contract.py $(CACHE)/sglang-$(RELEASE) $(CACHE)/sglang.json.gz
+	SIGHTLINE_CONTRACT=$(CACHE)/sglang.json.gz $(GO) test $(POISON) -count=1 -run '^TestContract' ./engine/sglang
+	@test -z "$(KEEP)" || cp $(CACHE)/sglang.json.gz engine/sglang/testdata/contract/$(RELEASE).json.gz
 
 DYNAMO := 1.6.1
 .PHONY: e2e-dynamo

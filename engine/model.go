@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sightline-router/sightline/body"
@@ -190,7 +191,7 @@ func (p *Prompt) StablePrefix() int {
 // When ctx ends, Read returns soon with what is known by then: prompts that are not exact, or an error.
 func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Request) (*Prompts, error) {
 	out := &Prompts{Facts: m.Facts(endpoint, lora, req)}
-	if m.Server.Dynamo() && dynamo.Unread(req) {
+	if m.Server.Dynamo() && dynamo.Unread(req) || m.otherAdapter(lora, req) {
 		return out, prompt.ErrField
 	}
 	draft, err := m.prompt.Read(ctx, endpoint, req)
@@ -209,6 +210,29 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 		out.List = append(out.List, p)
 	}
 	return out, nil
+}
+
+// Adapter returns the adapter that a field of the request names, "" for none. Of one whose name has a colon nothing is known, since events
+// name an adapter that the model's name chose without what precedes the colon. A nil model reads no field.
+func (m *Model) Adapter(req *body.Request) string {
+	if m == nil {
+		return ""
+	}
+	if key := m.rules.Dialect.AdapterField; key != "" {
+		if name, ok := req.Body.String(req.Fields[key]); ok && !strings.Contains(name, ":") {
+			return name
+		}
+	}
+	return ""
+}
+
+// otherAdapter reports whether a field of the request names an adapter, or several, that lora is not.
+func (m *Model) otherAdapter(lora string, req *body.Request) bool {
+	key := m.rules.Dialect.AdapterField
+	if key == "" || !prompt.Given(req.Fields[key]) || req.Fields[key].Raw == `""` || strings.Contains(lora, ":") {
+		return false
+	}
+	return lora == "" || lora != m.Adapter(req)
 }
 
 // withinBudget limits the time that a request waits for images that are not in its body.

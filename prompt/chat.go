@@ -240,8 +240,12 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 			size += len(it.Text) + 32
 		}
 	}
+	vars, err := m.variables(t, &s)
+	if err != nil {
+		return err
+	}
 	call := template.Chat{Messages: template.NewList(messages...), Tools: s.tools, Documents: s.documents,
-		AddGenerationPrompt: s.generate, Vars: m.variables(t, &s), Done: d.done}
+		AddGenerationPrompt: s.generate, Vars: vars, Done: d.done}
 	if s.continueFinal && !m.opt.Dialect.ContinuesBehind {
 		call.ContinueFinal = "content"
 	}
@@ -311,32 +315,48 @@ func renderError(err error) error {
 
 // variables returns what the template sees besides messages and tools. The last of equal names wins. The order is: special tokens,
 // the server's default_chat_template_kwargs, the request's, and what the API derives from its own fields.
-func (m *parameters) variables(t *chatTemplate, s *settings) template.Vars {
+func (m *parameters) variables(t *chatTemplate, s *settings) (template.Vars, error) {
 	dialect, effort := &m.opt.Dialect, s.effort
 	if s.kwargs == nil && effort.IsNone() {
-		return m.vars // a batch may have thousands of conversations
+		return m.vars, nil // a batch may have thousands of conversations
 	}
 	vars := append(make(template.Vars, 0, len(m.vars)+8), m.vars...)
-	if !dialect.EffortThinks && !effort.IsNone() {
+	given := func(name string) bool {
+		if s.kwargs == nil {
+			return false
+		}
+		_, ok := s.kwargs.Get(name)
+		return ok
+	}
+	if dialect.Effort != nil && !effort.IsNone() {
+		sets, ok := dialect.Effort(t.Template, effort)
+		if !ok {
+			return nil, ErrField
+		}
+		for _, v := range sets {
+			if !given(v.Name) {
+				vars = append(vars, v)
+			}
+		}
+	}
+	if !dialect.EffortWins && !effort.IsNone() {
 		vars.Set("reasoning_effort", effort)
 	}
-	thinking := false
 	if s.kwargs != nil {
 		for _, e := range s.kwargs.Entries() {
 			name := e.Key.Text()
-			thinking = thinking || name == "enable_thinking"
+			if apiVariable[name] && !dialect.KwargsAreFields { // apply_chat_template would get it
+				return nil, ErrField
+			}
 			if !apiVariable[name] && t.Uses(name) && !(dialect.KwargsAreFields && notGiven(e.Value)) {
 				vars.Set(name, e.Value)
 			}
 		}
 	}
-	if dialect.EffortThinks && !effort.IsNone() {
+	if dialect.EffortWins && !effort.IsNone() {
 		vars.Set("reasoning_effort", effort)
-		if !thinking {
-			vars.Set("enable_thinking", template.Bool(effort.Text() != "none"))
-		}
 	}
-	return vars
+	return vars, nil
 }
 
 // apiVariable holds the names that a client's kwargs cannot set: parameters of apply_chat_template.

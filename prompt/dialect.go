@@ -25,7 +25,7 @@ type Dialect struct {
 	Documents        bool   // a chat's documents are read
 	ClientTemplates  bool   // a chat may carry a chat_template, if the server was told to trust it
 	KwargsAreFields  bool   // chat_template_kwargs' tools, documents and chat_template are read as fields; null and "auto" count as missing
-	EffortThinks     bool   // reasoning_effort overrides chat_template_kwargs and sets enable_thinking
+	EffortWins       bool   // reasoning_effort overrides the one in chat_template_kwargs
 	CustomTools      bool   // /v1/responses: tools and calls of type custom are shown as functions
 	DisablesThinking bool   // /v1/messages: thinking of type disabled sets reasoning_effort
 	MMKwargs         bool   // mm_processor_kwargs is read
@@ -36,6 +36,7 @@ type Dialect struct {
 	AnswerCounts     bool   // max_model_len bounds the prompt and max_tokens together
 	BoundsAnswer     bool   // max_model_len bounds max_tokens
 	NeedsToolParser  bool   // tools, unless tool_choice is none, are answered with 400 without --enable-auto-tool-choice
+	AdapterField     string // the field that names a LoRA adapter where the model's name is not model:adapter; "": none
 
 	// Unread are fields of requests that change a prompt, and that are not read: nothing is predicted with one of them.
 	Unread []string
@@ -70,6 +71,9 @@ type Dialect struct {
 	// Messages converts the turns to the template's messages. tail is appended to the rendered text (ContinuesBehind); continueFinal means
 	// that the last message is to be continued.
 	Messages func(r *Reader, turns []Turn, goOn bool) (list []template.Value, tail string, err error)
+	// Effort returns the template variables that a reasoning_effort sets unless chat_template_kwargs have them; nil: none. ok is false for a
+	// value whose effect is not known.
+	Effort func(t *template.Template, effort template.Value) (sets template.Vars, ok bool)
 	// Tools converts a chat's tools to the template's, None if there are none.
 	Tools func(tools template.Value, choice gjson.Result) (template.Value, error)
 	// Reuse returns whether a request to an endpoint is looked up in the prefix cache; nil: always.

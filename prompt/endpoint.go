@@ -72,7 +72,7 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 	if !m.opt.Dialect.OtherAPIs && endpoint != ChatEndpoint && endpoint != CompletionsEndpoint {
 		return nil, ErrEndpoint
 	}
-	if slices.ContainsFunc(m.opt.Dialect.Unread, func(key string) bool { return given(req.Fields[key]) }) {
+	if slices.ContainsFunc(m.opt.Dialect.Unread, func(key string) bool { return Given(req.Fields[key]) }) {
 		return nil, ErrField
 	}
 	if err := m.common(endpoint, req, d); err != nil {
@@ -106,8 +106,8 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 	return d, nil
 }
 
-// given reports whether a field says anything: null, false and an empty list or object do not.
-func given(v gjson.Result) bool {
+// Given reports whether a field says anything: null, false and an empty list or object do not.
+func Given(v gjson.Result) bool {
 	return v.Type != gjson.Null && v.Type != gjson.False && v.Raw != "{}" && v.Raw != "[]"
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/router/audit"
@@ -76,6 +77,17 @@ func newServedModel(m *Model) *servedModel {
 		s.classes = append(s.classes, servedClass{Class: c, reading: at, rules: server.Rules(), sessions: namesSessions(server)})
 	}
 	return s
+}
+
+// adapterOf returns the adapter that a field of the request names for all engines of the model; "": none, or not for all.
+func (m *servedModel) adapterOf(req *body.Request) string {
+	adapter := m.prompts[0].Model().Adapter(req)
+	for _, p := range m.prompts[1:] {
+		if p.Model().Adapter(req) != adapter {
+			return ""
+		}
+	}
+	return adapter
 }
 
 // classOf returns the index of a worker's class.

@@ -155,12 +155,7 @@ func (r *reading) nameModel(in *readInput, pool string) (why string) {
 	if asked == "" {
 		asked = cmp.Or(pool, in.onlyModel)
 	}
-	name, known := in.names[asked]
-	if !known {
-		model, adapter := in.listed(asked)
-		name, known = in.names[model]
-		name.adapter, known = adapter, known && adapter != ""
-	}
+	name, known := in.resolve(asked)
 	switch {
 	case !known:
 		r.asked = sanitizeName(asked)
@@ -169,7 +164,23 @@ func (r *reading) nameModel(in *readInput, pool string) (why string) {
 		return "model of another pool" // its own engines answer that they have no such model
 	}
 	r.servedName = name
+	if field := name.model.adapterOf(&r.req); field != "" && name.adapter == "" {
+		if named, _ := in.resolve(field); named.model == name.model {
+			r.adapter = named.adapter
+		}
+	}
 	return ""
+}
+
+// resolve looks up a name that is configured, or under which a worker lists an adapter.
+func (in *readInput) resolve(asked string) (name servedName, known bool) {
+	name, known = in.names[asked]
+	if !known {
+		model, adapter := in.listed(asked)
+		name, known = in.names[model]
+		name.adapter, known = adapter, known && adapter != ""
+	}
+	return name, known
 }
 
 // begin makes room for the readings of a model's kinds of engines. The caller marks which are needed.

@@ -16,12 +16,14 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/sglang"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/lab/golden"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
@@ -275,5 +277,61 @@ func withFiles(t *testing.T, golden, messages string) string {
 		}
 		url := "data:image/" + strings.TrimPrefix(filepath.Ext(name), ".") + ";base64," + base64.StdEncoding.EncodeToString(data)
 		messages = before + `"url"` + strings.Replace(after, name, url, 1)
+	}
+}
+
+// TestSGLangAdapterField: an adapter that lora_path names, and that is known, is the adapter of the prompt's blocks, as the same one in the
+// model's name is. Nothing is predicted of a prompt with another one, with several, or with one beside a vLLM that does not read the field.
+func TestSGLangAdapterField(t *testing.T) {
+	load := func(engineName, version string) *engine.LiveModel {
+		media, err := engine.NewMedia(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(media.Close)
+		s := engine.DefaultServer()
+		s.Engine, s.EngineVersion, s.BlockSize = engineName, version, 16
+		live, err := engine.LoadLive("m", "../examples/models/qwen2.5-vl", s, media)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return live
+	}
+	sg := load("sglang", "0.5.23")
+	for _, c := range []struct {
+		model, field string
+		beside       bool // a class of vLLM
+		found        bool // as blocks of the adapter
+	}{
+		{"m", `"lora_path":"lora"`, false, true}, {"m:lora", `"lora_path":null`, false, true}, {"m:lora", `"lora_path":"other"`, false, true},
+		{"m", `"lora_path":["lora"]`, false, false}, {"m", `"lora_path":"x:lora"`, false, false}, {"m", `"lora_path":"other"`, false, false},
+		{"m", `"lora_path":""`, false, false}, {"m", `"x":"lora"`, false, false}, {"m", `"lora_path":"m"`, false, false}, {"m", `"lora_path":"lora"`, true, false},
+	} {
+		w := newWorld(t, 1)
+		o := w.opt
+		m := Model{Name: "m", Adapters: []string{"lora", "m:lora"}, Prompts: sg}
+		if c.beside {
+			m.Classes = []Class{{Name: "v", Prompts: load("vllm", "0.33.0"), BlockSize: 16}}
+		}
+		o.Models, o.Metrics = []Model{m}, nil
+		w.Router = New(o)
+		chat := `{"model":"` + c.model + `","messages":[{"role":"user","content":"` + text(60, 1) + `"}],` + c.field + `}`
+		var skeleton body.Skeleton
+		var req body.Request
+		if err := body.Read([][]byte{[]byte(strings.Replace(chat, c.field, `"x":0`, 1))}, &skeleton, &req); err != nil {
+			t.Fatal(err)
+		}
+		ps, err := sg.Model().Read(t.Context(), "/v1/chat/completions", "", &req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		locals := ps.List[0].Locals(nil, block.Form{Size: 16}, "lora")
+		if err := w.index.Store(w.slots[0].ID, indexer.GPU, 0, false, block.Fixed().Chain(nil, locals), locals); err != nil {
+			t.Fatal(err)
+		}
+		d := w.decide(chat)
+		if found := d.CachedTokens > 0; found != c.found || found && d.Reason != Exact {
+			t.Errorf("model %s, %s: got %d tokens found (%s, %s), want some: %t", c.model, c.field, d.CachedTokens, d.Reason, d.Why, c.found)
+		}
 	}
 }

@@ -76,6 +76,10 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 		return d.Value(), nil
 	}
 	switch t.Role {
+	case "system":
+		if prompt.Given(m.Fields["tools"]) { // 1.4 shows them to templates
+			return template.None, prompt.ErrField
+		}
 	case "assistant":
 		text, ok := r.Body.String(m.Fields["reasoning"])
 		if !ok {

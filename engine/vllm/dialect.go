@@ -11,7 +11,7 @@ import (
 func Dialect(v rules.Version) prompt.Dialect {
 	since := func(minor int) bool { return v.AtLeast(0, minor, 0) }
 	d := prompt.Dialect{
-		OtherAPIs: true, PromptFlags: true, Documents: true, ClientTemplates: true, KwargsAreFields: true, EffortThinks: true,
+		OtherAPIs: true, PromptFlags: true, Documents: true, ClientTemplates: true, KwargsAreFields: true, EffortWins: true,
 		MMKwargs: true, MediaIOKwargs: true, RefusesMMKwargs: since(31),
 		Cut: prompt.CutUnknown, AnswerCounts: !since(32), BoundsAnswer: true, NeedsToolParser: true,
 		Harmony: true, Mistral: true, RotatesEXIF: true,
@@ -19,6 +19,9 @@ func Dialect(v rules.Version) prompt.Dialect {
 		Unread: []string{"prompt_embeds", "suffix"},
 		Format: (*template.Template).ContentFormat, Fallback: fallbackTemplate, Unrendered: unrendered,
 		Part: part, Messages: messages, Tools: prompt.OpenAITools, Reuse: reuse,
+		Effort: func(_ *template.Template, effort template.Value) (template.Vars, bool) {
+			return template.Vars{{Name: "enable_thinking", Value: template.Bool(effort.Text() != "none")}}, true
+		},
 	}
 	if since(30) {
 		d.Class = tokenizerClass
