@@ -65,6 +65,8 @@ var bounds = []bound{
 		"{router/learned.openPerSlot}; {router/learned.openSteps}; {router/learned.openBlocks}",
 		"not learned", "learned_requests_total no_room", "router/learned TestWatchIsBounded: openPerSlot, NoRoom",
 		"router/learned.Learner.slots router/learned.Learner.named router/learned.Learner.byID router/learned.Learner.ended"},
+	{"bytes of a line of a response whose text is compared", "{router/learned.maxSaid}", "not compared", "– the next turn is predicted",
+		"router/learned TestSaid: maxSaid, Sum()", ""},
 	{"sizes of media that URLs name", "{router/learned.maxSized}", "least used forgotten", "– the usual size",
 		"router/learned TestSizesOfLinks: maxSized, s.media.Len()", "router/learned.Sizes.media"},
 	{"classes of workers whose prompts' sizes are learned", "{router/learned.maxClasses}", "the usual size",

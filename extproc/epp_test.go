@@ -19,6 +19,7 @@ import (
 
 	"github.com/sightline-router/sightline/lab/eppcheck"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/learned"
 )
 
 // within picks among three endpoints like the router: those that the request allows, best first.
@@ -256,17 +257,23 @@ func TestServedEndpoint(t *testing.T) {
 	}
 }
 
-// TestAnswerThatIsCutOff: a stream that has the response's body tells whether it came whole.
+// TestAnswerThatIsCutOff: a stream that has the response's body tells whether it came whole, and what it said.
 func TestAnswerThatIsCutOff(t *testing.T) {
 	for _, whole := range []bool{true, false} {
-		r := newRig(t, within, Options{Route: Route{Mode: EndpointPicker}})
+		said := learned.NewHasher(nil).NewSaid()
+		r := newRig(t, func(ctx context.Context, req *router.Request) router.Decision {
+			d := within(ctx, req)
+			d.Said = said
+			return d
+		}, Options{Route: Route{Mode: EndpointPicker}})
 		l := r.open(t)
 		first := headersMsg(&duplexed, false, chat()...)
 		first.ProtocolConfig.ResponseBodyMode = duplexed
 		for _, m := range []*extprocv3.ProcessingRequest{first, bodyMsg(`{}`, true),
 			{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{
 				Headers: []*corev3.HeaderValue{{Key: ":status", RawValue: []byte("200")}}}}}},
-			{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte("{}"), EndOfStream: whole}}},
+			{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{
+				Body: []byte(`{"choices":[{"message":{"content":"Yes."},"finish_reason":"stop"}]}`), EndOfStream: whole}}},
 		} {
 			if err := l.Send(m); err != nil {
 				t.Fatal(err)
@@ -287,6 +294,9 @@ func TestAnswerThatIsCutOff(t *testing.T) {
 		eventually(t, "the end", func() bool { return ended().ID != "" })
 		if o := ended(); o.Code != 200 || o.Cut == whole {
 			t.Errorf("whole %v: %+v", whole, o)
+		}
+		if known := said.Sum() != 0; known != whole {
+			t.Errorf("whole %t: what it said is known: %t", whole, known)
 		}
 	}
 }

@@ -55,6 +55,7 @@ func (c *call) relayRest() {
 		case *extprocv3.ProcessingRequest_ResponseBody:
 			c.responseEnded = m.ResponseBody.GetEndOfStream()
 			c.learnAnswerID(m.ResponseBody)
+			c.said.Write(m.ResponseBody.GetBody(), c.responseEnded)
 			if !c.duplexResponse {
 				ok = c.send(responseBody)
 				break
@@ -63,6 +64,7 @@ func (c *call) relayRest() {
 			ok = c.returnBody(fieldAnswerResponse, body, m.ResponseBody.GetEndOfStream())
 		case *extprocv3.ProcessingRequest_ResponseTrailers:
 			c.responseEnded = true
+			c.said.Write(nil, true)
 			ok = c.send(responseTrailers)
 		default:
 			c.complain("unexpected message", "Envoy sent a second set of request headers on one stream")

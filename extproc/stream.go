@@ -21,6 +21,7 @@ import (
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/learned"
 )
 
 // Process serves one HTTP request of Envoy's. In BUFFERED mode:
@@ -155,7 +156,8 @@ type call struct {
 	served        string
 	servedKnown   bool   // the response named the worker that served it, so its status is the worker's
 	responseBegin []byte // beginning of the response, while wantsAnswerID
-	searched      int    // bytes searched for the id; a byte that is searched twice counts twice
+	said          *learned.Said
+	searched      int // bytes searched for the id; a byte that is searched twice counts twice
 	firstByte     time.Duration
 }
 
@@ -371,7 +373,7 @@ func (c *call) answer(d router.Decision, form any) bool {
 		c.send(c.refusal(c.head.path, d))
 		return false
 	}
-	c.decided = true
+	c.decided, c.said = true, d.Said
 	if len(d.Targets) > 0 {
 		c.served = d.Targets[0].Addr
 		c.listed = len(d.Targets) > 1 && !c.one

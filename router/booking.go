@@ -97,6 +97,10 @@ func (r *booker) book(p *plan) {
 	}
 	best := &c.Ranked[0]
 	a, st := p.lookup().keep(read), p.mem.overlap.estimateOf(c.Chosen, &best.Overlap, best.Rate, r.opt.Index.Stores(c.Chosen.ID))
+	if a.watching != nil && a.answers == 1 {
+		a.watching.Said = r.learning.paths().NewSaid()
+		p.out.Said = a.watching.Said
+	}
 	work := r.fillBooking(b, &st, &a)
 	elsewhere, computing := p.mem.overlap.others(&p.list.selection, c.Chosen)
 	r.openAccount(b, &st, &a, elsewhere, computing, p.out.Regret)

@@ -248,7 +248,7 @@ func (l *lookup) watching(begin []uint64) *learned.Request {
 	path := l.recalled.path
 	return &learned.Request{Class: l.recalled.teach, Size: l.form.Size, Begin: begin, AtEnd: l.class.rules.AnswersAtEnd,
 		Seen: &fleet.Seen{Blocks: l.tokens() / l.form.Size},
-		Path: learned.Path{Steps: slices.Clone(path.Steps), Media: slices.Clone(path.Media)}}
+		Path: learned.Path{Steps: slices.Clone(path.Steps), Media: slices.Clone(path.Media), Said: path.Said, SaidAt: path.SaidAt}}
 }
 
 // taught ends the watch of a request.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/report"
 )
 
@@ -114,6 +115,8 @@ type Decision struct {
 	// single one for all. Source, if not empty, is the ip:port of a worker whose KV blocks of the prompt the prefilling worker
 	// should fetch.
 	Encoder, Source string
+	// Said, if not nil, is to read the response's body, where that passes by.
+	Said *learned.Said
 	// Session, if not empty, is to become the request's X-Session-ID.
 	Session string
 	Refuse  *Refusal

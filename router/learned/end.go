@@ -154,6 +154,11 @@ func (x *watched) taught(guess bool) Taught {
 	if x.report.Prompt >= 0 {
 		t.Prompt, t.Tokens = x.report.Prompt/x.Size, x.report.Prompt
 	}
-	t.Chain = t.Chain[:min(t.Prompt, len(t.Chain))]
+	prompt := min(t.Prompt, len(t.Chain))
+	t.Said = x.Said.Sum()
+	if t.Said != 0 && !guess {
+		t.Answer = t.Chain[prompt:]
+	}
+	t.Chain = t.Chain[:prompt]
 	return t
 }

@@ -4,14 +4,16 @@
 //	watch    a worker's stored events → whose blocks they are, for certain or as a guess           watch.go: Learner.Watch, Stored
 //	end      the end of a request, and the tokens that its engine counted → kept, or dropped       end.go: Learner.End, Memory.Teach
 //
-// Of a request it remembers keyed hashes of its steps (path.go) and the local hashes of its prompt's blocks: no text, and nothing of its
-// answer. A later request is called learned, and not only predicted,
+// Of a request it remembers keyed hashes of its steps (path.go) and of its answer (said.go), and the local hashes of blocks: no text. A
+// later request is called learned, and not only predicted,
 //
 //   - from the second time on if it is the same request,
-//   - from the third on if it begins as two others did, for the blocks that these share,
+//   - from the third on if it begins as two others did, for the blocks that these share; from a later one on where they part within a text
+//     (node.unsure),
 //   - once more than that if what taught it was a guess: then another prompt must have the same blocks.
 //
-// One that goes on with an answer is predicted up to the answer, until its own prompt was stored.
+// One that goes on with an answer is predicted until its own prompt was stored: up to the answer, or with the answer's blocks if that came
+// back as it was generated (root.kept). A client may send back another one, and even the same text may become other tokens.
 package learned
 
 import (
@@ -26,9 +28,6 @@ import (
 //	a request ended here       all blocks of its prompt
 //	two requests parted here   what their blocks have in common
 //	a request passed through   not known: an estimate by its share of the steps
-//
-// Nothing is remembered of an answer: a client may send back another one than was generated, and even the same text may become other
-// tokens.
 //
 // Blocks that two prompts share are stored once. A memory is bounded in bytes, and forgets what was not used for longest. It is safe for
 // concurrent use.
@@ -61,7 +60,8 @@ type Stats struct {
 // root is the node before all paths of a class.
 type root struct {
 	node
-	cut bool // the last block of a prompt was not in one that goes on with an answer, such as where templates leave out <think>
+	kept int8 // +1 for an answer that came back and was made of the blocks that were generated, -4 for one that was not; -8 to 8
+	cut  bool // the last block of a prompt was not in one that goes on with an answer, such as where templates leave out <think>
 }
 
 // edge leads to a node: its parent, and the low bits of its first step's number.
@@ -84,6 +84,8 @@ type node struct {
 	children   int32
 	latest     *node // of the children
 	least      int32 // fewest blocks among the new paths that more counts
+	span       int16 // bytes of the step by which the path parted that told common: so much text of both may be in it
+	agreed     uint8 // paths that have parted here since, that one too
 	guess      bool  // common was told by guesses alone, and no further prompt has had it
 	strays     int8  // +1 for a prompt with less than half of the known blocks, -1 for any other; not below 0
 	more       int8  // +1 for a new path with far more blocks than common, -1 for any other; not below 0
@@ -93,13 +95,15 @@ type node struct {
 type ending struct {
 	own    []uint64 // its prompt's chain: the first from blocks of the node's, and these
 	from   int32
-	tokens int32 // of the prompt; 0: not known
-	guess  bool  // see Taught.Guess; a second one that agrees is believed
+	tokens int32    // of the prompt; 0: not known
+	guess  bool     // see Taught.Guess; a second one that agrees is believed
+	said   uint64   // the latest answer, see Path.Said; 0: it is not known
+	answer []uint64 // blocks behind own that were generated with it
 }
 
 const (
 	nodeBytes   = 192 // with its entry in nodes
-	endingBytes = 48
+	endingBytes = 80
 )
 
 // A worker with another template, or a request to which another's events were attributed, must not unmake what is known of a beginning that
@@ -113,7 +117,7 @@ const (
 func (n *node) bytes() int {
 	size := nodeBytes + 2*len(n.steps) + 8*len(n.own)
 	if n.ending != nil {
-		size += endingBytes + 8*len(n.ending.own)
+		size += endingBytes + 8*len(n.ending.own) + 8*len(n.ending.answer)
 	}
 	return size
 }
@@ -172,7 +176,9 @@ type Lesson struct {
 
 // Taught is a prompt that an engine made of a request.
 type Taught struct {
-	Chain  []uint64 // local hashes of its leading blocks; of those that follow the prompt's nothing is remembered
+	Chain  []uint64 // local hashes of its leading blocks
+	Answer []uint64 // those of the blocks behind them that were generated
+	Said   uint64   // the answer's text, as Path.Said; 0: it is not known
 	Prompt int      // how many of them are of the prompt
 	Tokens int      // of the prompt; 0: not known
 	Guess  bool     // some blocks may be another request's
@@ -191,6 +197,7 @@ func (m *Memory) Teach(l *Lesson) (news bool) {
 		m.steps += len(l.Path.Steps) + len(l.Taught.Chain)
 		again := *l
 		again.Path.Steps, again.Taught.Chain = slices.Clone(l.Path.Steps), slices.Clone(l.Taught.Chain)
+		again.Taught.Said, again.Taught.Answer = 0, nil
 		m.since = append(m.since, again)
 		if m.steps > mostAwaiting {
 			m.awaiting, m.since, m.steps = false, nil, 0
@@ -226,15 +233,15 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 	last := &root.node
 	same := 0 // leading blocks of last's chain that the prompt has
 	for at := 0; at < len(p.Steps); {
-		if e := last.ending; e != nil && last.children == 0 && p.Steps[at].Answer && e.shared(t.Chain, same) == e.length()-1 {
-			root.cut = true
+		if e := last.ending; e != nil && p.Steps[at].Answer {
+			root.answered(e, p.at(at), same, t.Chain, last.children == 0)
 		}
 		n, equal := m.follow(last, p.Steps[at:])
 		if n != nil && equal == 0 {
 			return false // another path has the edge: one in 65,536
 		}
 		if n == nil {
-			m.part(last, same, t.Guess)
+			m.part(last, same, p.Steps[at], t.Guess)
 			if m.outdated(last, same, t.Chain) {
 				m.dropBelow(last)
 				return m.teach(l)
@@ -253,6 +260,19 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 	m.use(last)
 	m.forget(last)
 	return m.changes != before
+}
+
+// answered notes what became of a prompt and its answer in one that goes on with an answer of some hash.
+func (r *root) answered(e *ending, said uint64, same int, chain []uint64, first bool) {
+	has := e.shared(chain, same)
+	r.cut = r.cut || first && has == e.length()-1
+	switch {
+	case said == 0 || e.said != said || len(e.answer) == 0:
+	case has == e.length() && common(e.answer, chain[has:]) == len(e.answer):
+		r.kept = min(r.kept+1, 8)
+	default:
+		r.kept = max(r.kept-4, -8)
+	}
 }
 
 // shared returns how many leading blocks of an ending's chain another one has that has the first same of its node's.
@@ -281,14 +301,27 @@ func common(a, b []uint64) (n int) {
 	return n
 }
 
-// part records that a path with the first same blocks of the node's chain parts here from the others, or ends here.
-func (m *Memory) part(n *node, same int, guess bool) {
+// part records that a path with the first same blocks of the node's chain parts here from the others by its next step, or ends here.
+func (m *Memory) part(n *node, same int, by Step, guess bool) {
+	before := n.common
 	m.lower(n, same)
 	if n.common < 0 && (n.children > 0 || n.ending != nil) {
 		n.common, n.guess = int32(same), guess || n.ending != nil && n.ending.guess
 		m.changes++
 	}
+	if n.common != before {
+		n.agreed, n.span = 0, int16(min(by.Bytes, 1<<10))
+		if by.Media {
+			n.span = 0
+		}
+	}
+	if same >= int(n.common) && n.agreed < 255 {
+		n.agreed++
+	}
 }
+
+// unsure reports whether a path that parts here may have fewer blocks than common: those that told it may go on alike within a step.
+func (n *node) unsure() bool { return n.span > 24 && int(n.span) > 4*int(n.agreed) }
 
 // lower records that a path goes on behind a node and has the first same blocks of its chain.
 func (m *Memory) lower(n *node, same int) {
@@ -386,7 +419,7 @@ func (m *Memory) split(n *node, steps []Step, weight int32) *node {
 
 // endAt records that a path ended at a node, of whose chain its prompt has the first same blocks.
 func (m *Memory) endAt(n *node, same int, t Taught) {
-	e := ending{tokens: int32(t.Tokens), guess: t.Guess}
+	e := ending{tokens: int32(t.Tokens), guess: t.Guess, said: t.Said, answer: slices.Clone(t.Answer)}
 	if old := n.ending; old != nil {
 		agreed, known := old.shared(t.Chain, same), min(old.length(), len(t.Chain)) // with the earlier request
 		if n.isStray(agreed, known) {
@@ -394,6 +427,11 @@ func (m *Memory) endAt(n *node, same int, t Taught) {
 		}
 		if 2*agreed >= known {
 			e.guess = t.Guess && old.guess && (agreed < max(old.length(), len(t.Chain)) || old.tokens != e.tokens)
+			if agreed < len(t.Chain) {
+				e.said, e.answer = 0, nil
+			} else if e.said == 0 && agreed == old.length() {
+				e.said, e.answer = old.said, old.answer
+			}
 			t.Chain, same = t.Chain[:agreed], min(same, agreed)
 		}
 		if agreed < known {
@@ -401,7 +439,7 @@ func (m *Memory) endAt(n *node, same int, t Taught) {
 		}
 	}
 	if n.children > 0 {
-		m.part(n, same, t.Guess)
+		m.part(n, same, Step{}, t.Guess)
 	} else {
 		n.common = min(n.common, int32(same)) // others parted here that are forgotten
 	}

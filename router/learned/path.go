@@ -4,6 +4,7 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/binary"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strings"
@@ -26,15 +27,19 @@ const MaxSteps = 1 << 13
 type Path struct {
 	Steps []Step
 	Media []Medium // in the order of the steps
+	// Said is the hash of the last answer in the request (Said.Sum), which begins with the step SaidAt; 0: there is none to compare.
+	Said   uint64
+	SaidAt int
 }
 
 // Set makes the path a copy of another one.
 func (p *Path) Set(from *Path) {
 	p.Steps, p.Media = append(p.Steps[:0], from.Steps...), append(p.Media[:0], from.Media...)
+	p.Said, p.SaidAt = from.Said, from.SaidAt
 }
 
 // Reset removes all steps.
-func (p *Path) Reset() { p.Steps, p.Media = p.Steps[:0], p.Media[:0] }
+func (p *Path) Reset() { *p = Path{Steps: p.Steps[:0], Media: p.Media[:0]} }
 
 // Medium is a content part that is no text.
 type Medium struct {
@@ -61,11 +66,14 @@ type Head struct {
 
 // Hasher makes the paths of one deployment: without its secret no client can find two requests with one path. It is safe for
 // concurrent use.
-type Hasher struct{ keys [2]*block.Key }
+type Hasher struct {
+	keys [2]*block.Key
+	seed maphash.Seed // of answers' texts, which no other replica hears of
+}
 
 // NewHasher derives a hasher from the deployment's secret.
 func NewHasher(secret []byte) *Hasher {
-	h := new(Hasher)
+	h := &Hasher{seed: maphash.MakeSeed()}
 	for i, info := range []string{"sightline path 1", "sightline path 2"} {
 		own, err := hkdf.Key(sha256.New, secret, nil, info, block.SecretBytes)
 		if err != nil {
@@ -264,7 +272,14 @@ func (w *walk) value(v gjson.Result) {
 }
 
 func (w *walk) messages(list []body.Message) {
+	last := len(list) - 1
+	for last >= 0 && list[last].Role != "assistant" {
+		last--
+	}
 	for i := range list {
+		if i == last {
+			w.p.Said, w.p.SaidAt = w.said(&list[i]), len(w.p.Steps)
+		}
 		w.message(&list[i])
 	}
 }

@@ -2,6 +2,8 @@ package learned
 
 import "slices"
 
+const enoughKept = 2 // see root.kept
+
 // Prompt is what a memory knows about a request's prompt.
 type Prompt struct {
 	Blocks  []uint64 // local hashes of its leading blocks
@@ -30,7 +32,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 			break
 		}
 		if equal < len(n.steps) {
-			last.certain(p.Steps, at, root.cut, out)
+			last.certain(p, at, root, out)
 			n.estimate(m.sizes.weigh(class, p.Steps[at:at+equal]), out)
 			out.Reach = at + equal
 			m.use(n)
@@ -38,7 +40,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 		}
 		last, at = n, at+equal
 	}
-	last.certain(p.Steps, at, root.cut, out)
+	last.certain(p, at, root, out)
 	if e := last.ending; at == len(p.Steps) && e != nil {
 		out.Tokens, out.Estimate = int(e.tokens), e.tokens == 0 || e.guess
 	} else if !slices.ContainsFunc(p.Steps[at:], func(s Step) bool { return s.Media || s.Bytes > 0 }) {
@@ -65,23 +67,35 @@ func (m *Memory) follow(from *node, steps []Step) (n *node, equal int) {
 
 func low(s Step) uint16 { return uint16(s.Number[1]) }
 
-// certain sets out to the blocks of a path whose first steps end at the node. cut: see root.
-func (n *node) certain(steps []Step, at int, cut bool, out *Prompt) {
-	e, blocks, rest := n.ending, max(int(n.common), 0), steps[at:]
+// certain sets out to the blocks of a path whose first steps end at the node.
+func (n *node) certain(p *Path, at int, root *root, out *Prompt) {
+	e, blocks, rest := n.ending, max(int(n.common), 0), p.Steps[at:]
 	out.Steps, out.Reach = at, at
 	if e != nil && len(rest) > 0 {
 		out.Estimate = rest[0].Answer || n.common < 0
 	}
-	if e == nil || n.common >= 0 && len(rest) > 0 {
-		out.Estimate = out.Estimate || n.guess
+	kept := e != nil && e.said != 0 && e.said == p.at(at) && root.kept >= enoughKept
+	if e == nil || n.common >= 0 && len(rest) > 0 && !kept {
+		out.Estimate = out.Estimate || n.guess || n.unsure() || len(rest) > 0 && rest[0].Answer
 		out.Blocks, out.Learned = n.chain(out.Blocks, blocks), blocks
 		return
 	}
 	blocks, out.Estimate = e.length(), out.Estimate || e.guess
-	if len(rest) > 0 && (cut || !rest[0].Answer) { // what asks for an answer, at the prompt's end, is not in one that goes on without
+	if len(rest) > 0 && (root.cut || !rest[0].Answer) { // what asks for an answer, at the prompt's end, is not in one that goes on without
 		blocks = max(blocks-1, 0)
 	}
 	out.Blocks, out.Learned = append(n.chain(out.Blocks, min(blocks, int(e.from))), e.own[:max(0, blocks-int(e.from))]...), blocks
+	if kept && blocks == e.length() {
+		out.Blocks = append(out.Blocks, e.answer...)
+	}
+}
+
+// at returns the hash of the answer that begins with a step; 0: it is not known.
+func (p *Path) at(step int) uint64 {
+	if step < len(p.Steps) && step == p.SaidAt {
+		return p.Said
+	}
+	return 0
 }
 
 // estimate replaces the certain blocks of out by those of the node, if a path that leaves it after steps of some weight probably has more.

@@ -20,6 +20,7 @@ const (
 	hasEnding byte = 1 << iota
 	endingGuess
 	nodeGuess
+	nodeUnsure
 )
 
 // MaxTokens is the longest prompt that is learned.
@@ -47,6 +48,9 @@ func (m *Memory) Snapshot(most int) []byte {
 		flags := byte(0)
 		if n.guess {
 			flags |= nodeGuess
+		}
+		if n.unsure() {
+			flags |= nodeUnsure
 		}
 		if e := n.ending; e == nil {
 			b = append(b, flags)
@@ -193,6 +197,9 @@ func (r *snapshotReader) node(n *node) {
 	n.weight = int32(r.Number(1 << 30))
 	flags := r.Byte()
 	n.guess = flags&nodeGuess != 0
+	if flags&nodeUnsure != 0 {
+		n.span = 512
+	}
 	if flags&hasEnding == 0 {
 		return
 	}

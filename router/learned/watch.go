@@ -74,6 +74,7 @@ type Request struct {
 	AtEnd   bool        // the engine stores an answer's blocks when it ends (rules.Rules.AnswersAtEnd)
 	Shared  bool        // others send requests to the slot, which are not watched: other replicas, or clients that go past Sightline
 	Seen    *fleet.Seen // told how many blocks of the prompt are stored
+	Said    *Said       // reads the answer; nil: nothing does
 }
 
 type watched struct {
