@@ -61,9 +61,10 @@ func fifth(string) rules.Rules {
 			return rules.Keys{Name: func(m *rules.Medium) { m.Name, m.Named = fmt.Sprint(m.Bytes), true }}, nil
 		},
 		Decoder: func(rules.Decoding) kvevent.Decoder { return fifthDecoder{} },
-		FindEvents: func(ctx context.Context, client *http.Client, addr, host string, rank int) (e rules.EventSource, err error) {
-			err = rules.GetJSON(ctx, client, addr, "/events", "fifth 1.0", &e)
-			return e, err
+		FindEvents: func(ctx context.Context, client *http.Client, addr, host string, _ int) ([]rules.EventSource, error) {
+			list := make([]rules.EventSource, 1)
+			err := rules.GetJSON(ctx, client, addr, "/events", "fifth 1.0", &list[0])
+			return list, err
 		},
 	}
 }
@@ -160,8 +161,8 @@ func TestFifthEngine(t *testing.T) {
 		fmt.Fprint(w, `{"Pub":"tcp://10.0.0.1:5557"}`)
 	}))
 	defer server.Close()
-	e, err := s.OwnRules("").FindEvents(t.Context(), server.Client(), strings.TrimPrefix(server.URL, "http://"), "10.0.0.1", 0)
-	if err != nil || e.Pub != "tcp://10.0.0.1:5557" {
+	e, err := s.OwnRules("").FindEvents(t.Context(), server.Client(), strings.TrimPrefix(server.URL, "http://"), "10.0.0.1", 1)
+	if err != nil || e[0].Pub != "tcp://10.0.0.1:5557" {
 		t.Errorf("%+v, %v", e, err)
 	}
 }

@@ -104,7 +104,7 @@ func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 		}
 	}
 	if find := engine.RulesOf(f.Engine, f.Version).FindEvents; find != nil {
-		_, err := find(ctx, client, f.Addr, f.Host(), 0)
+		_, err := find(ctx, client, f.Addr, f.Host(), f.Ranks)
 		f.FindsEvents = err == nil
 	}
 	return nil

@@ -143,7 +143,7 @@ func TestSnapshotsShareTurns(t *testing.T) {
 		now: &served(config.Config{Models: []config.Model{{Name: "m"}}}).now}
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
 	var o stream.Options
-	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, nil, w.Slots[0], 0, &o); err != nil ||
+	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, allRanks{}, w.Slots[0], 0, &o); err != nil ||
 		o.ReplaySlots != s.turns {
 		t.Errorf("%v, %v", o.ReplaySlots, err)
 	}

@@ -25,8 +25,14 @@ import (
 // ask at a start would need 32 GB.
 const snapshotsAtOnce = 8
 
-// listen sets how the events of one slot come; it returns false if the worker sends none. drain is shared by all its ranks.
-func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
+// allRanks is what the ranks of a worker share to receive its events.
+type allRanks struct {
+	drain *trtllm.Drain
+	ask   *askedEvents
+}
+
+// listen sets how the events of one slot come; it returns false if the worker sends none.
+func (s *sources) listen(wc *config.Worker, from allRanks, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
 	o.BlockSize = class.ConfiguredBlockSize()
 	if p := s.prompts(wc); p != nil {
@@ -34,7 +40,7 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 	}
 	switch {
 	case wc.Events.HTTP != "":
-		readDrain(o, s.secret, drain, rank, class.BlockSize, s.keep)
+		readDrain(o, s.secret, from.drain, rank, class.BlockSize, s.keep)
 	case wc.Events.ZMQ != "":
 		slot.EarlyEvents = class.Rules().StoredEarly && wc.Events.Load == ""
 		addr, _ := netip.ParseAddrPort(wc.Addr)
@@ -44,7 +50,7 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		}
 	case wc.Events.Auto:
 		o.Decoder, o.Idle = s.decoder(wc, slot.Worker.Name), idleTime
-		o.Source, err = s.lookupSource(slot.Worker.Addr, class.Rules(), rank, wc.Ranks)
+		o.Source, err = from.ask.source(slot.Worker.Addr, rank)
 		s.peers.backfill(o, s.secret, slot.Worker.StableName, slot.Rank, s.log)
 	case wc.Events.NATS:
 		// A message that the stream accepts while the consumer starts may not reach it (nats-server 2.15), so it is requested

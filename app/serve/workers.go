@@ -388,7 +388,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) registry.Spec {
 	wc.Role = cmp.Or(wc.Role, e.Role)
 	role, _ := fleet.RoleOf(wc.Role) // the configuration is checked; an unknown label is no role
 	class, _ := s.now.Load().cfg.ClassOf(&wc)
-	drain := trtllm.NewDrain(wc.Events.HTTP, wc.Ranks, s.as)
+	from := allRanks{trtllm.NewDrain(wc.Events.HTTP, wc.Ranks, s.as), s.newAskedEvents(wc.Addr, class.Rules(), wc.Ranks)}
 	away := s.now.Load().cfg.Zones.DelayTo(cmp.Or(wc.Zone, e.Zone))
 	type worker struct { // another pod at a reused address is another worker
 		addr netip.AddrPort
@@ -404,7 +404,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) registry.Spec {
 		Role: role, Revision: e.Revision, ZoneDelay: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks,
 		CountsCopies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
-			return s.listen(&wc, drain, slot, rank, o)
+			return s.listen(&wc, from, slot, rank, o)
 		}}
 	spec.WhileMember = func(ctx context.Context, w *fleet.Worker) {
 		if wc.Events.Load == "" {

@@ -57,9 +57,9 @@ type Rules struct {
 
 	// Decoder returns a decoder of events as they come over ZeroMQ.
 	Decoder func(Decoding) kvevent.Decoder
-	// FindEvents asks a server at addr (host:port) where one of its ranks publishes, and returns endpoints that can be dialled on
-	// host; nil: servers do not tell. A server that publishes nothing is an ErrNoEvents.
-	FindEvents func(ctx context.Context, client *http.Client, addr, host string, rank int) (EventSource, error)
+	// FindEvents asks a server at addr (host:port) where its ranks publish, and returns what can be dialled on host, rank by rank, of ranks
+	// ranks if the server does not say how many it has; nil: servers do not tell. One that publishes nothing is an ErrNoEvents.
+	FindEvents func(ctx context.Context, client *http.Client, addr, host string, ranks int) ([]EventSource, error)
 
 	// What servers report when they are asked.
 	Owner           string // owned_by in /v1/models
@@ -116,5 +116,4 @@ type Decoding struct {
 // EventSource is where one rank of a server publishes its events.
 type EventSource struct {
 	Pub, Replay, Topic string // ZeroMQ endpoints; Replay is "" if there is none
-	BlockSize, Ranks   int    // of the server; 0: not reported
 }

@@ -53,6 +53,16 @@ func (i ServerInfo) Endpoints(host string, rank int) (pub, replay string) {
 	return pub, replay
 }
 
+// sources returns where so many ranks publish.
+func (i ServerInfo) sources(host string, ranks int) (list []rules.EventSource) {
+	for rank := range ranks {
+		e := rules.EventSource{Topic: rules.CleanText(i.Topic)}
+		e.Pub, e.Replay = i.Endpoints(host, rank)
+		list = append(list, e)
+	}
+	return list
+}
+
 // describe asks for the server's arguments (GET /server_info, before 0.5.22 /get_server_info: ServerArgs' fields, the release and,
 // since 0.5.22, kv_events). They hold its keys, so only the fields named here are read.
 func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts) {
@@ -95,11 +105,7 @@ func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts
 	f.Publishes = &publishes
 	switch {
 	case publishes:
-		for rank := range ranks {
-			e := rules.EventSource{Topic: rules.CleanText(a.Events.Topic), BlockSize: rules.CleanCount(a.Events.BlockSize), Ranks: ranks}
-			e.Pub, e.Replay = a.Events.Endpoints(f.Host(), rank)
-			f.Events = append(f.Events, e)
-		}
+		f.Events = a.Events.sources(f.Host(), ranks)
 	case len(a.Config) > 0:
 		f.Events, err = configured(a.Config, f.Host(), ranks)
 		publishes = err == nil && len(f.Events) > 0

@@ -1,7 +1,9 @@
 package sglang
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/sightline-router/sightline/engine/rules"
@@ -36,14 +38,16 @@ func Rules(v rules.Version) rules.Rules {
 	}
 }
 
-func findEvents(ctx context.Context, client *http.Client, addr, host string, rank int) (rules.EventSource, error) {
+func findEvents(ctx context.Context, client *http.Client, addr, host string, ranks int) (list []rules.EventSource, err error) {
 	info, err := FetchServerInfo(ctx, client, addr)
 	if err != nil {
-		return rules.EventSource{}, err
+		return nil, err
 	}
-	e := rules.EventSource{Topic: info.Topic, BlockSize: info.BlockSize, Ranks: info.Ranks}
-	e.Pub, e.Replay = info.Endpoints(host, rank)
-	return e, nil
+	ranks = cmp.Or(min(max(info.Ranks, 0), rules.MaxClaimedRanks), max(1, ranks))
+	if !info.publishes(ranks) {
+		return nil, fmt.Errorf("GET /server_info: kv_events has no ports for %d ranks", ranks)
+	}
+	return info.sources(host, ranks), nil
 }
 
 // PadRuleOf returns how a release derives pads.

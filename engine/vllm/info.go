@@ -21,20 +21,18 @@ type eventSource struct {
 	Topic     string `json:"topic"`
 }
 
-// FetchEventSource asks the server at addr (host:port) where a rank publishes. The returned endpoints can be dialled on host;
-// Replay is "" if there is no replay socket. If the server publishes nothing, the error is rules.ErrNoEvents.
-func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (rules.EventSource, error) {
+// findEvents is Rules.FindEvents.
+func findEvents(ctx context.Context, client *http.Client, addr, host string, _ int) (list []rules.EventSource, err error) {
 	ranks, err := fetchEventSources(ctx, client, addr)
-	switch {
-	case err != nil:
-		return rules.EventSource{}, err
-	case len(ranks) == 0:
-		return rules.EventSource{}, rules.ErrNoEvents
-	case rank >= len(ranks):
-		return rules.EventSource{}, fmt.Errorf("GET /kv_event_sources: the server has %d ranks (want ranks: %[1]d of the worker; rank %d is "+
-			"none of them)", len(ranks), rank)
+	if err == nil && len(ranks) == 0 {
+		err = rules.ErrNoEvents
 	}
-	return ranks[rank].on(host)
+	for i := 0; i < len(ranks) && err == nil; i++ {
+		var one rules.EventSource
+		one, err = ranks[i].on(host)
+		list = append(list, one)
+	}
+	return list, err
 }
 
 // fetchEventSources returns the sources of a server's ranks, from its rank 0 on. Their keys are the ranks among all nodes: those of a node

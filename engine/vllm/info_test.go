@@ -43,8 +43,18 @@ func TestAsk(t *testing.T) {
 			w.WriteHeader(c.status)
 			_, _ = w.Write([]byte(c.body))
 		}))
-		got, err := FetchEventSource(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"), "10.0.0.5", c.rank)
+		list, err := findEvents(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"), "10.0.0.5", 1)
 		s.Close()
+		if err == nil && len(list) <= c.rank {
+			if !c.mustFail {
+				t.Errorf("%s: got %d ranks, want one of number %d", name, len(list), c.rank)
+			}
+			continue
+		}
+		var got rules.EventSource
+		if err == nil {
+			got = list[c.rank]
+		}
 		if (err != nil) != c.mustFail || errors.Is(err, rules.ErrNoEvents) != c.noEvents || err != nil &&
 			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", name, err)

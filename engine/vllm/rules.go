@@ -32,7 +32,7 @@ func Rules(v rules.Version) rules.Rules {
 		Health: health, Load: load,
 	}
 	if since(31) {
-		r.FindEvents = FetchEventSource
+		r.FindEvents = findEvents
 	}
 	return r
 }
