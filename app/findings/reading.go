@@ -45,6 +45,10 @@ var auditCauses = map[audit.Verdict]struct{ code, severity, fix string }{
 func (f *Facts) ofStreams(l *list) {
 	for i := range f.Late {
 		late := &f.Late[i]
+		if at := slices.IndexFunc(f.Workers, func(w Worker) bool { return w.Name == late.Worker }); at >= 0 &&
+			late.Ended.Before(f.Workers[at].BehindAt.Add(catchesUp)) {
+			continue // they waited for a stream that was away
+		}
 		l.add(Finding{Code: "SL0303", Severity: "warning", kind: "behind", From: "audit", Since: late.Since,
 			What: "KV events come late, so what its cache holds is known late", Fix: fixLate}, late.Worker,
 			fmt.Sprintf("%v after the requests' ends", late.By))

@@ -78,6 +78,9 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 	}
 	a.recent = append(a.recent, *f)
 	a.mu.Unlock()
+	if v == Nothing { // it may come late, or wait for a stream that is away: the table of findings says which
+		return
+	}
 	a.o.Log.Warn("a worker stored something else than predicted: "+string(v), zap.String("model", f.Model), zap.String("worker", f.Worker),
 		zap.String("id", f.ID), zap.String("what", f.Says))
 }

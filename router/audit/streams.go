@@ -36,6 +36,7 @@ type streamOf struct {
 	late      []time.Duration // how long after its end each was reported; 0: before its verdict
 	lateAt    time.Time       // of the last
 	lateSince time.Time       // zero: they are not late
+	lateEnded time.Time       // when the newest late one had ended
 }
 
 // lateRequest is a request whose blocks may come late.
@@ -206,6 +207,9 @@ func (a *placements) cameAfter(s *streamOf, after time.Duration) {
 		s.late = slices.Delete(s.late, 0, 1)
 	}
 	s.late, s.lateAt = append(s.late, after), a.o.Now()
+	if ended := s.lateAt.Add(-after); after > 0 && ended.After(s.lateEnded) {
+		s.lateEnded = ended
+	}
 	if _, is := s.lateBy(s.lateAt); !is {
 		s.lateSince = time.Time{}
 	} else if s.lateSince.IsZero() {
@@ -228,6 +232,7 @@ type Late struct {
 	Worker string
 	By     time.Duration
 	Since  time.Time
+	Ended  time.Time // when the newest of its late requests had ended
 }
 
 // SomeLate returns the workers of whose last requests one came late at least, by name: what has not come yet may only be late.
@@ -255,7 +260,7 @@ func (a *Auditor) Late() (list []Late) {
 	defer a.mu.Unlock()
 	for worker, s := range a.streams {
 		if by, is := s.lateBy(a.o.Now()); is {
-			list = append(list, Late{worker, by, s.lateSince})
+			list = append(list, Late{worker, by, s.lateSince, s.lateEnded})
 		}
 	}
 	slices.SortFunc(list, func(a, b Late) int { return strings.Compare(a.Worker, b.Worker) })
