@@ -144,7 +144,11 @@ func (l *lookup) recall(in *lookInput, path *learned.Path) {
 	r.size = in.learning.sizes.Of(r.class)
 	r.scale = float64(known) / max(1, r.size.Tokens(path.Steps[:r.Steps]))
 	r.tokens = r.Tokens
-	if r.tokens == 0 {
+	switch {
+	case r.tokens > 0:
+	case !slices.ContainsFunc(path.Steps[r.Steps:], func(s learned.Step) bool { return s.Media || s.Bytes > 0 }):
+		r.tokens = max(len(r.Blocks)*l.form.Size, len(p.IDs)) // it may end with its last block, which is not found then
+	default:
 		r.tokens = max(len(r.Blocks)*l.form.Size+1, int(r.tokensOf(path.Steps, 0, len(path.Steps))), len(p.IDs))
 	}
 	if len(r.Blocks) > len(l.locals) {
