@@ -27,9 +27,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		answers: of.Counters("extproc_answers_total",
 			"Answers to Envoy by the decision's reason.", "reason"),
 		errors: of.Counters("extproc_errors_total",
-			"Streams that ended without a decision, by cause; decided too late: after envoy.message_timeout.",
+			"Streams that ended without a decision; decided too late: after envoy.message_timeout.",
 			"what"),
-		entries: of.Counters("access_log_entries_total", "Entries of Envoy's access log, by outcome.", "kind"),
+		entries: of.Counters("access_log_entries_total", "Entries of Envoy's access log.", "kind"),
 	}
 	m.errors.WithLabelValues(tooSlow) // start at 0: an alert sees no increase in a counter that first appears as 1
 	m.gates.WithLabelValues(string(unreadable), busy)

@@ -68,7 +68,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			"Prompt tokens of answered requests that were not cached, by cause.", "model", "cause"),
 		enginePrompt: of.Counters("engine_prompt_tokens_total",
 			"Prompt tokens of answers that report cached ones; needs envoy.token_usage.", "model"),
-		engineCached: of.Counters("engine_cached_tokens_total", "Cached tokens of answers, as the engine counted.", "model"),
+		engineCached: of.Counters("engine_cached_tokens_total", "Cached tokens of answers, by the engine's count.", "model"),
 		outcomes: of.Counters("outcomes_total", "Ended requests by their last worker and status class; other: no known worker.",
 			"worker", "code"),
 		cachedComparison: of.Counters("cached_tokens_reported_total",
@@ -76,11 +76,11 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			"model", "verdict"),
 		promptComparison: of.Counters("prompt_tokens_reported_total",
 			"Exact prompts by the engine's count of their tokens against ours.", "model", "verdict"),
-		removed: of.Counters("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
+		removed: of.Counters("removed_fields_total", "Forbidden fields removed from bodies.", "field"),
 		storedAnswers: of.Counters("stored_answers_total",
 			"Answers of /v1/responses recorded; requests that refer to one: found, unknown.", "what"),
 		movedRequests: of.Counter("moved_total",
-			"Requests that Envoy sent to another worker than the first choice."),
+			"Requests that Envoy sent to another than the first choice."),
 		uncorrected: of.Counter("corrections_refused_total",
 			"Corrections of the index refused: their client had caused too many."),
 		correctedBlocks: of.Counter("blocks_corrected_total",
@@ -93,7 +93,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			"Requests with x-slo-ttft-ms: in time if some worker should meet it, else late.",
 			"model", "outcome"),
 		shed: of.Counters("requests_shed_total",
-			"Requests answered 429 at max_in_flight, by reason.", "model", "why"),
+			"Requests answered 429 at max_in_flight.", "model", "why"),
 		learnedRequests: of.Counters("learned_requests_total",
 			"Ended requests from whose events Sightline learns: learned; guessed (predicted until another agrees); no_events (nothing new was "+
 				"stored, or events do not come); unattributed; doubtful (not the length that the engine reported); no_room.", "outcome"),
@@ -103,7 +103,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	r.opt.Report.Show(of)
 	of.ReadGauge("learned_bytes", "Bytes of what is remembered of requests.",
 		func() float64 { return float64(r.learning.stats().Bytes) })
-	of.ReadGauge("learned_beginnings", "Beginnings of requests that are remembered.",
+	of.ReadGauge("learned_beginnings", "Beginnings of requests remembered.",
 		func() float64 { return float64(r.learning.stats().Nodes) })
 	of.ReadCounter("learned_forgotten_total", "Beginnings forgotten for lack of room.", func() uint64 {
 		return r.learning.stats().Forgotten
@@ -117,7 +117,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			}
 			return n
 		})
-	of.ReadGauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.",
+	of.ReadGauge("access_log_silent", "1 while Envoy's access log reports no requests.",
 		silenceGauge(r.opt.Ledger, ledger.NoReports))
 	of.ReadGauge("access_log_ends_missing", "1 while Envoy's access log reports no ends of requests.",
 		silenceGauge(r.opt.Ledger, ledger.NoEnds))
@@ -125,7 +125,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		return float64(len(r.Unserved()))
 	})
 	of.ReadCounter("predictions_dropped_total", "Predicted blocks dropped early for lack of room.", r.predicted.Dropped)
-	of.ReadGauge("requests_waiting_to_be_read", "Requests that wait since too many bytes are being read.",
+	of.ReadGauge("requests_waiting_to_be_read", "Requests that wait, as too many bytes are being read.",
 		func() float64 { return float64(r.lanes.queued()) })
 	of.ReadGauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) })
 	return m

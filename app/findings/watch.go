@@ -33,7 +33,7 @@ const (
 // NewWatch returns a Watch; facts is called by several goroutines.
 func NewWatch(facts func(now time.Time) Facts, log *zap.Logger, of meter.Metrics) *Watch {
 	w := &Watch{facts: facts, log: log, since: map[string]time.Time{}, said: map[string]time.Time{}, there: map[string][]string{}}
-	desc := meter.Desc("findings", "Findings of docs/doctor.md that are there now, as /problems lists them.", "code", "severity")
+	desc := meter.Desc("findings", "Findings of docs/doctor.md, as /problems lists them.", "code", "severity")
 	of.ReadAll(func(ch chan<- prometheus.Metric) {
 		count := map[[2]string]float64{}
 		for _, f := range w.List(time.Now()) {

@@ -15,7 +15,7 @@ import (
 
 func (s *Set) register() {
 	of := meter.At(s.o.Metrics)
-	s.resyncs = of.Counters("resyncs_total", "Resyncs of a worker's blocks by reason; rehash: another secret.", "worker", "why")
+	s.resyncs = of.Counters("resyncs_total", "Resyncs of a worker's blocks; rehash: another secret.", "worker", "why")
 	of.ReadAll(s.collect, eventsDesc, ageDesc, orphansDesc, doubtfulDesc, partialDesc, sharedDesc)
 }
 

@@ -147,7 +147,7 @@ var agentMetrics = []struct {
 	{"stream_age_seconds", "Time since the engine's event stream was live.", prometheus.GaugeValue,
 		func(s *rankState) float64 { return s.Age }},
 	{"blocks", "Blocks that the worker holds.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Blocks) }},
-	{"snapshot_failures_total", "Snapshots that could not be written.", prometheus.CounterValue,
+	{"snapshot_failures_total", "Snapshots not written.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Published.SnapshotErrors) }},
 	{"snapshot_timestamp_seconds", "When the last snapshot was written; 0: none was.", prometheus.GaugeValue, func(s *rankState) float64 {
 		if s.Published.SnapshotAt.IsZero() {
@@ -157,7 +157,7 @@ var agentMetrics = []struct {
 	}},
 }
 
-var agentEvents = meter.Desc("agent_events_total", "The engine's KV events by outcome.", "rank", "what")
+var agentEvents = meter.Desc("agent_events_total", "The engine's KV events.", "rank", "what")
 
 // Describe implements prometheus.Collector: it sends nothing, so Collect is unchecked.
 func (a *agent) Describe(chan<- *prometheus.Desc) {}

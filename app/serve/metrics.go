@@ -21,13 +21,13 @@ type stateMetrics struct {
 func showState(of meter.Metrics, index *indexer.Index, media *engine.Media) {
 	m := &stateMetrics{index: index, media: media,
 		blocks:     meter.Desc("index_blocks", "Blocks in the index, summed over ranks."),
-		resident:   meter.Desc("index_bytes", "Memory that the index occupies, in bytes."),
-		used:       meter.Desc("index_used_bytes", "Memory of the index that holds blocks, in bytes."),
-		relayed:    meter.Desc("relay_bytes", "Images that the relay holds, in bytes."),
-		images:     meter.Desc("relay_images", "Images that the relay holds."),
+		resident:   meter.Desc("index_bytes", "Memory of the index, in bytes."),
+		used:       meter.Desc("index_used_bytes", "Memory of the index with blocks, in bytes."),
+		relayed:    meter.Desc("relay_bytes", "Images in the relay, in bytes."),
+		images:     meter.Desc("relay_images", "Images in the relay."),
 		lost:       meter.Desc("index_lost_blocks_total", "Blocks without room in the index: evicted, or not_taken.", "what"),
-		relayTotal: meter.Desc("relay_total", "The relay's images, by outcome.", "what"),
-		fetched:    meter.Desc("fetch_total", "Images requested by URL, by outcome.", "what"),
+		relayTotal: meter.Desc("relay_total", "The relay's images.", "what"),
+		fetched:    meter.Desc("fetch_total", "Images requested by URL.", "what"),
 	}
 	of.ReadAll(m.collect, m.blocks, m.resident, m.used, m.relayed, m.images, m.lost, m.relayTotal, m.fetched)
 }

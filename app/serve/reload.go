@@ -65,7 +65,7 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	of := meter.At(r.metrics)
 	x := &reloader{running: r, ctx: ctx, envoy: envoy, ended: make(chan struct{}), watch: newModelWatch(r.metrics, r.log, r.modelRead),
 		success:  of.Gauge("config_reload_success", "1 unless the last reload of the configuration failed."),
-		reloads:  of.Counters("config_reloads_total", "Reloads of the configuration, by outcome.", "result"),
+		reloads:  of.Counters("config_reloads_total", "Reloads of the configuration.", "result"),
 		restarts: of.Gauges("config_needs_restart", "1 for each key whose new value needs a restart.", "key")}
 	x.success.Set(1)
 	x.applied = time.Now()

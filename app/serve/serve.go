@@ -93,7 +93,7 @@ func Load(cfg config.Config) (*Server, error) {
 			zap.String("processor_fingerprint", fingerprint))
 	}
 	metrics := prometheus.NewRegistry()
-	panics := meter.At(metrics).Counters("media_panics_total", "Panics while reading media, by place in the code.", "where")
+	panics := meter.At(metrics).Counters("media_panics_total", "Panics while reading media, by place.", "where")
 	full := meter.At(metrics).Counters("no_room_total",
 		"Entries that did not fit or evicted others, by kind (docs/bounds.md).", "what")
 	noRoom := func(what string) { full.WithLabelValues(what).Inc() }

@@ -105,7 +105,7 @@ func Start(opt Options) (*Tracer, error) {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0)
 	}))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces are not sent", zap.Error(err)) }))
-	n := &counts{spans: meter.At(opt.Metrics).Counters("trace_spans_total", "Spans of decisions by outcome: sent, failed, dropped.", "what")}
+	n := &counts{spans: meter.At(opt.Metrics).Counters("trace_spans_total", "Spans of decisions: sent, failed, dropped.", "what")}
 	provider := sdk.NewTracerProvider(
 		sdk.WithSpanProcessor(queue{sdk.NewBatchSpanProcessor(sender{exporter, n}, sdk.WithMaxQueueSize(maxQueued)), n}),
 		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(opt.Sample))),

@@ -182,7 +182,7 @@ func newLog(o Options) *Log {
 		MaxBackups: cmp.Or(o.Keep, 5)},
 		mac: hmac.New(sha256.New, key), log: o.Log,
 		queue: make(chan *Line, queueLines), stop: make(chan struct{}),
-		lines: meter.At(o.Metrics).Counters("decision_log_lines_total", "Lines of the decision log, by outcome.", "what")}
+		lines: meter.At(o.Metrics).Counters("decision_log_lines_total", "Lines of the decision log.", "what")}
 	if l.log == nil {
 		l.log = zap.NewNop()
 	}

@@ -135,7 +135,7 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 			"Transfers of all that a worker holds, or requests taught (learned). Asked for here: taken, nobody (has it), late. "+
 				"Asked by another replica: told, not held, too large, busy.", "what"),
 		entries: of.Counters("peer_entries_total",
-			"Entries exchanged with other replicas, by outcome; dropped: no room or connection; refused: another key, or too many.", "what")}
+			"Entries exchanged with other replicas; dropped: no room or connection; refused: another key, or too many.", "what")}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", streamsRefused, "reports sent", "reports taken",
 		lessonsSent, lessonsDropped, lessonsTaken, lessonsRefused} {
 		x.entries.WithLabelValues(what)

@@ -80,7 +80,7 @@ func New(o Options) *Poller {
 	n.health = &health
 	of := meter.At(o.Metrics)
 	n.failed = of.Counters("worker_checks_failed_total",
-		"Failed health and load queries of workers, by cause; own limit: Sightline's own.", "worker", "what", "why")
+		"Failed health and load queries of workers; own limit: Sightline's own.", "worker", "what", "why")
 	n.reloaded = of.Counters("worker_adapters_reloaded_total",
 		"LoRA adapters reloaded from another path under the same name.", "worker")
 	n.mediaQueries = of.Counters("worker_media_cache_queries_total",
@@ -100,7 +100,7 @@ func (n *Poller) Forget(worker string) {
 
 var (
 	ageDesc      = meter.Desc("worker_load_age_seconds", "Age of the reported load that counts.", "worker", "rank")
-	adaptersDesc = meter.Desc("worker_adapters", "LoRA adapters that each worker lists.", "worker")
+	adaptersDesc = meter.Desc("worker_adapters", "LoRA adapters that a worker lists.", "worker")
 	usageDesc    = meter.Desc("worker_kv_cache_usage",
 		"Share of the KV cache in use, as reported.", "worker", "rank")
 	inflightDesc = meter.Desc("worker_requests_in_flight",
