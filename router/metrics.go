@@ -117,7 +117,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			}
 			return n
 		})
-	of.ReadGauge("access_log_silent", "1 while Envoy's access log reports no requests.",
+	of.ReadGauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.",
 		silenceGauge(r.opt.Ledger, ledger.NoReports))
 	of.ReadGauge("access_log_ends_missing", "1 while Envoy's access log reports no ends of requests.",
 		silenceGauge(r.opt.Ledger, ledger.NoEnds))

@@ -59,19 +59,13 @@ How many tokens an image becomes is read from the first of these that says it: t
 		if len(notes) > 0 {
 			fmt.Fprintf(&b, "*%s.* ", strings.Join(notes, "; "))
 		}
-		var open []string
-		for i, e := range []*entry{f.image, f.video, f.audio} {
-			if e != nil && e.count == nil {
-				open = append(open, []string{"images", "video", "audio"}[i])
-			}
-		}
-		if len(open) > 0 {
-			fmt.Fprintf(&b, "Not %s. ", strings.Join(open, ", "))
+		if f.image.count == nil {
+			b.WriteString("*not counted.* ")
 		}
 		b.WriteString(strings.Join(matched, ", ") + "\n")
 	}
 	b.WriteString(`
-*Not* names what no rule counts and is [learned](fidelity.md#learned).
+Images of a family that is *not counted*, and all video and audio, are [learned](fidelity.md#learned).
 
 vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. [Comparisons](fidelity.md#comparisons) back these rules, except where there is *no recorded case*.
 `)
