@@ -77,8 +77,11 @@ func (f *Feed) takeMessage(ctx context.Context, m Message) {
 	switch {
 	case f.started && m.Seq == f.next:
 	case f.started && m.Seq < f.next:
-		// Another message, or one applied too long ago to compare: ask whether it is still the same incarnation.
-		if f.sameIncarnation(m) || f.catchUp(ctx) && m.Seq < f.next {
+		known := f.sameIncarnation(m)
+		if !known { // another message, or one applied too long ago to compare: the replay shows, and moves next if it has begun anew
+			known = f.catchUp(ctx)
+		}
+		if known && m.Seq < f.next {
 			f.update(func(s *Stats) { s.Duplicates++ })
 			return
 		}

@@ -131,13 +131,13 @@ func (k smartResize) resize(w, h, f, lo, hi int) (cols, rows int, err error) {
 	}
 	T := float64(max(k.frames, 1))
 	hb, wb := math.RoundToEven(H/F)*F, math.RoundToEven(W/F)*F
-	switch area := float64(T*hb) * wb; {
+	switch area := T * hb * wb; {
 	case area > float64(hi):
-		beta := math.Sqrt(float64(T*H) * W / float64(hi))
+		beta := math.Sqrt(T * H * W / float64(hi))
 		hb, wb = math.Floor(H/beta/F)*F, math.Floor(W/beta/F)*F
 		hb, wb = max(F, hb), max(F, wb)
 	case area < float64(lo):
-		beta := math.Sqrt(float64(lo) / (float64(T*H) * W))
+		beta := math.Sqrt(float64(lo) / (T * H * W))
 		hb, wb = math.Ceil(H*beta/F)*F, math.Ceil(W*beta/F)*F
 	}
 	return int(wb) / f, int(hb) / f, nil
