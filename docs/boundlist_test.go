@@ -54,8 +54,10 @@ var bounds = []bound{
 			"indexer.slot.copies indexer.pages.free indexer.pages.sure"},
 	{"learned beginnings of requests", "64 MiB", "least recently used forgotten", "learned_forgotten_total",
 		"router/learned TestForget: most, Forgotten", "router/learned.Memory.nodes"},
-	{"what a model's forecast remembers of prompts", "8 MiB", "fewer blocks are sampled", "– it is less exact",
-		"router/forecast TestBounds: most, shift", "router/forecast.Model.slots router/forecast.Model.last router/forecast.Model.found " +
+	{"what a model's forecast remembers of prompts; decisions and ends that wait for it", "8 MiB; {router/forecast.maxQueue}",
+		"fewer blocks are sampled; not counted", "no_room_total forecasts",
+		"router/forecast TestBounds: most, maxQueue",
+		"router.forecasting.models router.forecasting.held router/forecast.Model.slots router/forecast.Model.last router/forecast.Model.found " +
 			"router/forecast.ends.now router/forecast.ends.before router/forecast.stack.at"},
 	{"classes of workers that requests teach", "{router/learned.maxClasses}", "not learned", "– the configuration names fewer",
 		"router/learned TestNews: maxClasses, NoRoom", "router/learned.Memory.roots"},

@@ -179,7 +179,7 @@ func TestReplicasLearnTogether(t *testing.T) {
 	learnedAt := func(r *standing) float64 {
 		return metricOf(t, r.admin, "sightline_learned_requests_total", `"learned"`)
 	}
-	remembered := func(r *standing) float64 { return metricOf(t, r.admin, "sightline_learned_beginnings", "") }
+	remembered := func(r *standing) float64 { return metricOf(t, r.admin, "sightline_learned_bytes", "") }
 	one, two := s.replicas[0], s.replicas[1]
 	greetings := 0
 	greet := func() attempt {

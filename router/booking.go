@@ -35,6 +35,7 @@ type bookingRecord struct {
 	exact            bool             // the slot's events prove what is predicted
 	locals, chain    []uint64         // the prompt's blocks
 	path             []uint64         // of a request that is remembered: the numbers of its path's steps
+	whole            bool             // chain has all of the prompt's whole blocks
 	promptTokens     int              // of the prompt, an estimate if no rule reads it to its end; 0: not known
 	blockSize        int              // tokens in a block
 	provenBlocks     int              // blocks that events proved at the decision
@@ -82,7 +83,8 @@ const maxChoices = 128
 // booker records what follows from a choice.
 type booker struct {
 	*state
-	replicas *Replicas
+	replicas    *Replicas
+	forecasting *forecasting
 }
 
 // book records the consequences of a choice that Envoy will follow: blocks that the slot will hold, images that it will have seen, its
@@ -145,6 +147,7 @@ func (r *booker) fillBooking(b *bookingRecord, st *slotEstimate, a *lookedUp) le
 	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize = st.slot, st.storesAtDecision, a.locals, a.chain, size
 	b.engineTokens, b.zeroMeansUnknown = a.engineTokens, a.class.rules.ZeroCachedAmbiguous
 	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = a.tokens, a.prompt.StablePrefix(), st.offloaded, a.unit*size
+	b.whole = a.prompt.Exact
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact && st.exact <= a.own*size, st.doubtful
 	b.lowerBound = r.opt.Index.Partial(id) || r.opt.Index.FindsParts(id) || a.computed != nil && st.predicted <= a.own*size
 	b.upperBound = r.opt.Index.UpperBound(id) || a.model.UpperBound() || a.mayBypassCache
@@ -174,6 +177,7 @@ func (r *booker) fillBooking(b *bookingRecord, st *slotEstimate, a *lookedUp) le
 func (r *booker) recordPredictions(b *bookingRecord, st *slotEstimate, a *lookedUp, now time.Time) {
 	ttl := r.serving.Load().predictedTTL
 	b.promise = r.predict(b.slot, b.chain, b.provenBlocks, ttl, now)
+	r.forecasting.decided(b, now)
 	if a.watching != nil {
 		b.path = appendChain(nil, &a.watching.Path)
 		b.sent = r.learning.predict(b.slot, b.path, ttl, now)

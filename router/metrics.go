@@ -101,10 +101,9 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			"Access log entries without an open decision."),
 	}
 	r.opt.Report.Show(of)
+	showForecasts(of, r)
 	of.ReadGauge("learned_bytes", "Bytes of what is remembered of requests.",
 		func() float64 { return float64(r.learning.stats().Bytes) })
-	of.ReadGauge("learned_beginnings", "Beginnings of requests remembered.",
-		func() float64 { return float64(r.learning.stats().Nodes) })
 	of.ReadCounter("learned_forgotten_total", "Beginnings forgotten for lack of room.", func() uint64 {
 		return r.learning.stats().Forgotten
 	})

@@ -138,5 +138,6 @@ func (r *Router) Serve(models []Model, maxInFlight int, predictedTTL time.Durati
 	for i, judged := range r.opt.Audit.Serve(classes) {
 		served[i].judged = judged
 	}
+	r.forecasting.serve(models)
 	r.serving.Store(now)
 }

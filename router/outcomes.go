@@ -157,6 +157,7 @@ func (r *follower) publish(e *end) {
 	r.learnMisses(e)
 	r.learnWithheld(e)
 	r.learning.taught(&e.o)
+	r.forecasting.ended(e)
 	more := 0
 	if e.known && e.at.Slot == e.slot && e.engineTokens > 0 && e.o.PromptTokens > 0 {
 		more = e.o.PromptTokens - e.engineTokens

@@ -29,6 +29,7 @@
 //	accounting.go, router/account                why tokens of a prompt were not cached
 //	missdetector.go    what answers teach about a worker
 //	decisionrecord.go, recent.go, metrics.go     what is written, shown and counted
+//	forecasting.go, router/forecast              what other caches would bring
 //	replicasync.go, learnedsync.go               what replicas tell each other
 //	readinglanes.go    memory and turns for reading bodies
 //	simulate.go        prompts without bodies
@@ -107,6 +108,7 @@ type Router struct {
 	booker       booker
 	follower     follower
 	replicas     *Replicas
+	forecasting  forecasting
 	unserved     unserved
 	recent       *recent
 	choices      atomic.Uint64 // number of choices taken
@@ -155,7 +157,8 @@ func New(opt Options) *Router {
 		recent: newRecent(), waiters: newWaiters(meter.At(opt.Metrics)), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)
 	r.replicas = &Replicas{state: &r.state}
-	r.booker = booker{state: &r.state, replicas: r.replicas}
+	r.forecasting.state = &r.state
+	r.booker = booker{state: &r.state, replicas: r.replicas, forecasting: &r.forecasting}
 	r.follower.booker, r.follower.recent = &r.booker, r.recent
 	if r.opt.Report == nil {
 		r.opt.Report = report.New("", opt.Now())
@@ -187,6 +190,7 @@ func (r *Router) Run(ctx context.Context) {
 	if r.learning != nil {
 		go r.learning.learner.Run(ctx)
 	}
+	go r.forecasting.run(ctx)
 	for range retry.Every(ctx, time.Second) {
 		r.opt.Ledger.Expire()
 		r.opt.Ledger.FreeAnswered()

@@ -9,6 +9,7 @@
 //	/v1/route   POST a request: the worker that it should be sent to (route.go)
 //	/audit       the last requests that were not stored as predicted, as JSON
 //	/report      what steering brings: requests steered and requests left alone, as JSON; of ?since= and ?until= (RFC 3339), ?model=
+//	/forecast    what other caches, or more or fewer workers, would bring, as JSON: by model, from the last hour and day
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
 //	/problems    what keeps requests from answers or hits right now, as JSON: code, since when, what to do
 //	/unserved    model names that requests of the last hour asked for and no worker serves, as JSON
@@ -90,6 +91,7 @@ func Handler(ctx context.Context, s State) http.Handler {
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.HandleFunc("GET /decisions", s.decisions)
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Workers()) })
+	mux.HandleFunc("GET /forecast", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Router.Forecasts()) })
 	mux.HandleFunc("POST /workers/resync", s.resync)
 	mux.HandleFunc("POST /reload", s.reload)
 	mux.HandleFunc("GET /unserved", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Router.Unserved()) })

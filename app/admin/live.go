@@ -28,7 +28,7 @@ const (
 )
 
 // sections are the parts of the page that are sent when they change, by the names of template and element.
-var sections = []string{"problems", "now", "plots", "fleet", "decisions", "checks", "hour"}
+var sections = []string{"problems", "now", "plots", "forecast", "fleet", "decisions", "checks", "hour"}
 
 // livePage takes a sample every second and, while a browser watches, renders the page's sections once for all watchers.
 type livePage struct {

@@ -59,8 +59,8 @@ func TestEvents(t *testing.T) {
 		t.Fatalf("the stream ended: %v", lines.Err())
 		return nil
 	}
-	if all := next(); len(all) < len(sections)-2 || !strings.Contains(all["fleet"], "&lt;gpu&gt;") {
-		t.Errorf("at first %d sections (problems and checks may be empty): %v", len(all), all["fleet"])
+	if all := next(); len(all) < len(sections)-3 || !strings.Contains(all["fleet"], "&lt;gpu&gt;") {
+		t.Errorf("at first %d sections (problems, checks and forecast may be empty): %v", len(all), all["fleet"])
 	}
 	(*workers)[0].Inflight = 7
 	c.step(now.Add(time.Second))

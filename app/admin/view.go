@@ -44,6 +44,7 @@ type view struct {
 	AsPredicted      int    // of those, the ones predicted correctly
 
 	Minutes, Hour []plot
+	Forecasts     []curve
 	Rows          []*row
 	Decisions     []decision
 	Filter, Find  string // what they are chosen by
@@ -226,6 +227,7 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 	if image == "" {
 		v.checks(s, worker)
 	}
+	v.Forecasts = curves(s.Router.Forecasts())
 	v.Minutes, v.Hour = plots(c.history.minutes, 1, c.history.marks, now), plots(c.history.hour, perTen, c.history.marks, now)
 	return v
 }

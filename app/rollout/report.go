@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/app/admin"
+	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/report"
 )
 
@@ -47,8 +48,30 @@ func Report(ctx context.Context, o ReportOptions, out io.Writer) error {
 		_, err = fmt.Fprintf(out, "Nothing to report yet: no request has ended since %s.\n", r.Since.UTC().Format(time.RFC3339))
 		return err
 	}
-	_, err = fmt.Fprint(out, r)
-	return err
+	fmt.Fprint(out, r)
+	if len(o.Files) > 0 {
+		return nil
+	}
+	return o.foretell(ctx, out)
+}
+
+// foretell prints what other caches would bring the models of a running Sightline, by their last hour.
+func (o *ReportOptions) foretell(ctx context.Context, out io.Writer) error {
+	text, err := admin.Ask(ctx, admin.AdminRequest{Base: o.Admin, Path: "/forecast", Token: o.Token, MaxBytes: maxReport})
+	if err != nil {
+		return err
+	}
+	var list []router.ModelForecast
+	if err := json.Unmarshal(text, &list); err != nil {
+		return fmt.Errorf("/forecast: %w", err)
+	}
+	for i := range list {
+		f := &list[i]
+		if o.Model == "" || o.Model == f.Model {
+			fmt.Fprintf(out, "\n%s, by the last hour: %s\n", f.Model, f.Hour.String())
+		}
+	}
+	return nil
 }
 
 func (o *ReportOptions) read(ctx context.Context) (r report.Report, err error) {

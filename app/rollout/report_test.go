@@ -9,6 +9,25 @@ import (
 	"testing"
 )
 
+// The report of a running Sightline ends with its forecasts.
+func TestForecastIsSaid(t *testing.T) {
+	running := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(map[string]string{
+			"/report": `{"mode":"observe","steered":{"requests":3}}`,
+			"/forecast": `[{"model":"m","hour":{"prompt_tokens":9,"workers":2,"today":{"hit_rate":0.58},
+				"marks":[{"change":"worker_fewer","hit_rate":0.5}]}},{"model":"n","hour":{}}]`}[r.URL.Path]))
+	}))
+	defer running.Close()
+	const one = "\nm, by the last hour: You are at 58 %. One fewer: -8.\n"
+	for model, want := range map[string]string{"": one + "\nn, by the last hour: No forecast yet", "m": one} {
+		var out strings.Builder
+		err := Report(t.Context(), ReportOptions{Admin: running.URL, Model: model}, &out)
+		if said := out.String(); err != nil || !strings.Contains(said, want) || model == "m" && strings.Contains(said, "\nn, ") {
+			t.Errorf("model %q: %v, %q, want %q", model, err, said, want)
+		}
+	}
+}
+
 // A report without data says so, and an error names what cannot be read and what is expected.
 func TestNothingToReport(t *testing.T) {
 	file := func(name, text string) string {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// A histogram has perDoubling buckets for each doubling of a cache's size, from 2^smallest to 2^largest of today's; the last one is of all
-// that is larger.
+// A histogram has perDoubling buckets for each doubling of the size of all caches together, from 2^smallest to 2^largest blocks; the last
+// one is of all that is larger.
 const (
-	perDoubling = 16
-	smallest    = -6
-	largest     = 3
+	perDoubling = 12
+	smallest    = 6
+	largest     = 32
 	buckets     = (largest-smallest)*perDoubling + 2
 )
 
@@ -21,13 +21,14 @@ const (
 const (
 	spanLength = 5 * time.Minute
 	spansKept  = 288
-	spansBytes = spansKept * (buckets + 12) * 8
+	spansBytes = spansKept * (buckets*4 + 100)
 )
 
-// span is what is known of a time: prompt tokens, by the size of a cache that would have had them.
+// span is what is known of a time: prompt tokens, by the size that all caches would need to have had them. Blocks, not shares of today's
+// caches: caches that are filling seem smaller than they are, and fleets grow and shrink.
 type span struct {
 	number           int64 // since 1970
-	by               [buckets]float64
+	by               [buckets]float32
 	all              float64 // of requests of which blocks are known; what is in no bucket was never seen, or load had it sent elsewhere
 	known, told      float64 // tokens whose blocks are known; of all requests
 	measured, cached float64 // of requests whose worker is known to have had so many
@@ -66,25 +67,25 @@ func (r *spans) of(window time.Duration, now time.Time) (sum span) {
 	return sum
 }
 
-// add counts tokens that a cache of a size, in sizes of today's, would have had.
-func (s *span) add(needs, tokens float64) {
+// add counts tokens that caches of so many blocks in all would have had.
+func (s *span) add(blocks, tokens float64) {
 	s.all += tokens
-	if !math.IsInf(needs, 1) {
-		s.by[min(buckets-1, max(0, int(math.Floor(place(needs)))))] += tokens
+	if !math.IsInf(blocks, 1) {
+		s.by[min(buckets-1, max(0, int(math.Floor(place(blocks)))))] += float32(tokens)
 	}
 }
 
 // place is a size's place among the buckets.
-func place(size float64) float64 { return (math.Log2(size)-smallest)*perDoubling + 1 }
+func place(blocks float64) float64 { return (math.Log2(blocks)-smallest)*perDoubling + 1 }
 
-// below returns the share of the tokens that a cache of a size would have had.
-func (s *span) below(size float64) (share float64) {
+// below returns the share of the tokens that caches of so many blocks in all would have had.
+func (s *span) below(blocks float64) (share float64) {
 	if s.all == 0 {
 		return 0
 	}
-	x := place(size)
+	x := place(blocks)
 	for b, n := range s.by {
-		share += n * min(1, max(0, x-float64(b)))
+		share += float64(n) * min(1, max(0, x-float64(b)))
 	}
 	return share / s.all
 }
@@ -105,11 +106,20 @@ type Forecast struct {
 
 // Point is what caches of a size would bring.
 type Point struct {
-	Size       float64 `json:"size"`       // of all caches, in sizes of today's
-	HitRate    float64 `json:"hit_rate"`   // share of prompt tokens that would come from a cache
-	Busy       float64 `json:"busy"`       // share of the time that workers would compute prompts; 0: their rate is not known
-	Overloaded bool    `json:"overloaded"` // requests would wait for each other, and find less than that
+	Size    float64 `json:"size"`     // of all caches, in sizes of today's
+	HitRate float64 `json:"hit_rate"` // share of prompt tokens that would come from a cache
+	Busy    float64 `json:"busy"`     // share of the time that workers would compute prompts; 0: their rate is not known
+	Bound   Bound   `json:"bound,omitempty"`
 }
+
+// Bound says that a hit rate is only a bound, since the load would change much.
+type Bound string
+
+// Requests would wait for each other, and find less than is forecast; they do so today, and would find more.
+const (
+	AtMost  Bound = "at_most"
+	AtLeast Bound = "at_least"
+)
 
 // Mark is a change of the fleet that can be ordered.
 type Mark struct {
@@ -125,11 +135,13 @@ const (
 	NothingLost = "nothing_evicted"
 )
 
-// The load from which a point is overloaded, as lab/fleetsim shows: where workers compute prompts for tooBusy of the time, or requests in
-// flight hold tooFull of the caches, hit rates fall below what depths say.
+// From these on load decides about hits, in the scenarios of lab/fleetsim: where requests in flight hold fullToday of the caches, or would
+// hold fullThen of smaller ones, or where the queue before each worker, b/(1-b) long if it is busy for b of the time, would grow by
+// queueGrows.
 const (
-	tooBusy = 0.5
-	tooFull = 0.25
+	fullToday  = 0.25
+	fullThen   = 0.2
+	queueGrows = 0.1
 )
 
 // Forecast returns what the traffic of a window tells that ends now, of whole spans of five minutes.
@@ -161,19 +173,31 @@ func (m *Model) Forecast(window time.Duration, now time.Time) Forecast {
 // With returns what a number of workers would bring whose caches are as large as so many times today's.
 func (f *Forecast) With(size float64, workers int) Point {
 	s := &f.span
-	today := s.below(1)
+	at := s.below(float64(f.Blocks))
+	today := at
 	if s.measured > 0 {
 		today = s.cached / s.measured
 	}
 	share := float64(workers) / float64(f.Workers)
 	p := Point{Size: size * share, HitRate: today}
 	if p.Size != 1 {
-		p.HitRate = min(1, max(0, s.below(p.Size)+today-s.below(1)))
+		p.HitRate = min(1, max(0, s.below(p.Size*float64(f.Blocks))+today-at))
 	}
 	if s.capacity > 0 {
 		p.Busy = s.all * (1 - p.HitRate) / s.capacity / share
 	}
-	p.Overloaded = p.Busy >= tooBusy || s.usedFor > 0 && s.used/s.usedFor/p.Size >= tooFull
+	used, queue := 0.0, func(busy float64) float64 { return busy / max(0.01, 1-busy) }
+	if s.usedFor > 0 {
+		used = s.used / s.usedFor
+	}
+	switch {
+	case p.Size > 1 && used >= fullToday:
+		p.Bound = AtLeast
+	case p.Size < 1 && (used >= fullToday || used/p.Size >= fullThen):
+		p.Bound = AtMost
+	case p.Size < 1 && s.capacity > 0 && queue(p.Busy)-queue(s.all*(1-today)/s.capacity) >= queueGrows:
+		p.Bound = AtMost
+	}
 	return p
 }
 
@@ -188,14 +212,10 @@ func (f *Forecast) String() string {
 	fmt.Fprintf(&out, "You are at %.0f %%.", 100*f.Today.HitRate)
 	for _, m := range f.Marks {
 		by := fmt.Sprintf("%+.0f", 100*(m.HitRate-f.Today.HitRate))
-		switch {
-		case m.Name == NothingLost:
+		if m.Name == NothingLost {
 			by = fmt.Sprintf("%.0f %%", 100*m.HitRate)
-		case m.Overloaded && m.Name == OneFewer:
-			by = "too few for the load"
-		case m.Overloaded || f.Today.Overloaded:
-			by += " at least"
 		}
+		by += map[Bound]string{AtMost: " or worse", AtLeast: " or better"}[m.Bound]
 		fmt.Fprintf(&out, " %s: %s.", said[m.Name], by)
 	}
 	return out.String()

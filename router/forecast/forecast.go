@@ -13,7 +13,7 @@
 //
 // With smaller caches or fewer workers more is computed, which takes longer, fills caches with what is in flight and makes requests wait
 // while others evict what they would have found. From some load on that feeds itself, and no depth tells where it ends: such points are
-// marked as overloaded.
+// marked as bounds. So are larger ones if that is so today.
 package forecast
 
 import (
@@ -62,6 +62,7 @@ type Model struct {
 	most    int   // sampled blocks of all stacks
 	shift   uint8 // 1 of 2^shift blocks is sampled
 	held    int   // of most
+	blocks  int   // of all slots' caches
 	slots   map[uint32]*slot
 	last    map[uint64]uint32 // sampled block → the slot that used it last
 	ends    ends
@@ -114,7 +115,7 @@ func (m *Model) Resize(caches []Cache, at time.Time) {
 	}
 	m.resized = at
 	old := m.slots
-	m.slots, m.held = make(map[uint32]*slot, len(caches)), 0
+	m.slots, m.held, m.blocks = make(map[uint32]*slot, len(caches)), 0, 0
 	for _, c := range caches {
 		s := old[c.Slot]
 		if s == nil {
@@ -122,7 +123,7 @@ func (m *Model) Resize(caches []Cache, at time.Time) {
 		}
 		s.size = c.Blocks
 		m.slots[c.Slot] = s
-		m.held += s.len()
+		m.held, m.blocks = m.held+s.len(), m.blocks+c.Blocks
 		delete(old, c.Slot)
 	}
 	if len(old) > 0 {
@@ -245,7 +246,7 @@ func (m *Model) spread(s *slot, span *span, t *told, usable int) {
 			}
 		}
 		if to > from {
-			span.add(f.needs, each*(to-from))
+			span.add(f.needs*float64(m.blocks), each*(to-from))
 			from = to
 		}
 	}

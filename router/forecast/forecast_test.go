@@ -336,16 +336,47 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
+// TestBusy: what load would decide is told as a bound.
+func TestBusy(t *testing.T) {
+	for _, c := range []struct {
+		rate, used          float64
+		less, fewer, larger Bound
+	}{
+		{10_000, 0.05, "", "", ""},
+		{700, 0.05, "", AtMost, ""}, // it computes 320 a second, since nothing is found, with any cache
+		{10_000, 0.15, AtMost, "", ""},
+		{10_000, 0.3, AtMost, AtMost, AtLeast},
+		{0, -1, "", "", ""}, // nothing is known
+	} {
+		m := New(8 << 20)
+		caches := sized(1000, 1000, 1000, 1000, 1000)
+		for i := range caches {
+			caches[i].Rate, caches[i].Used = c.rate/5, c.used
+		}
+		for i := range 200 {
+			at := start.Add(time.Duration(i) * time.Second)
+			m.Resize(caches, at)
+			m.Decided(Request{0, chain([2]int{i, 20}), 16, 320, true}, at)
+			m.Settle()
+		}
+		f := m.Forecast(time.Hour, start)
+		less, fewer, larger := f.With(0.5, 5).Bound, f.With(1, 4).Bound, f.With(1.2, 5).Bound
+		if less != c.less || fewer != c.fewer || larger != c.larger {
+			t.Errorf("%+v: bounds %q, %q, %q; busy %v", c, less, fewer, larger, f.Today.Busy)
+		}
+	}
+}
+
 // TestSaid: the forecast in a sentence.
 func TestSaid(t *testing.T) {
-	f := Forecast{Tokens: 1, Workers: 8, Today: Point{1, 0.58, 0.3, false}, Marks: []Mark{{MoreCache, Point{1.2, 0.603, 0.2, false}},
-		{OneMore, Point{1.1, 0.59, 0.2, false}}, {OneFewer, Point{0.9, 0.53, 0.4, false}}, {NothingLost, Point{9, 0.78, 0.1, false}}}}
+	f := Forecast{Tokens: 1, Workers: 8, Today: Point{1, 0.58, 0.3, ""}, Marks: []Mark{{MoreCache, Point{1.2, 0.603, 0.2, ""}},
+		{OneMore, Point{1.1, 0.59, 0.2, ""}}, {OneFewer, Point{0.9, 0.53, 0.4, ""}}, {NothingLost, Point{9, 0.78, 0.1, ""}}}}
 	want := "You are at 58 %. A fifth more cache: +2. One worker more: +1. One fewer: -5. Nothing evicted: 78 %."
 	if got := f.String(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	f.Marks[2].Overloaded = true
-	want = "You are at 58 %. A fifth more cache: +2. One worker more: +1. One fewer: too few for the load. Nothing evicted: 78 %."
+	f.Marks[0].Bound, f.Marks[2].Bound = AtLeast, AtMost
+	want = "You are at 58 %. A fifth more cache: +2 or better. One worker more: +1. One fewer: -5 or worse. Nothing evicted: 78 %."
 	if got := f.String(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -1,0 +1,191 @@
+package router
+
+import (
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/internal/retry"
+	"github.com/sightline-router/sightline/router/forecast"
+	"github.com/sightline-router/sightline/workers/fleet"
+)
+
+// forecasting tells each model's forecast (package forecast) of decisions and ends. That only fills a queue: a decision pays for no more.
+//
+//	recordPredictions ─▶ decided ─┐
+//	publish           ─▶ ended   ─┴▶ queue ── settle, a few times a second ─▶ stacks and histogram ── Forecasts
+type forecasting struct {
+	*state
+	mu     sync.RWMutex
+	models map[string]*forecast.Model
+	held   map[*fleet.Slot]float64 // blocks: how large its cache is, as far as events have shown
+	sized  time.Time
+}
+
+const (
+	forecastBytes  = 8 << 20
+	settleEvery    = 250 * time.Millisecond
+	sizeEvery      = time.Second
+	forecastWindow = time.Hour
+	forecastDay    = 24 * time.Hour
+	sizeFades      = 1.0 / 3600 // of a cache's size, a second, while less is held
+)
+
+// serve has a forecast for each model, and forgets those of others.
+func (f *forecasting) serve(models []Model) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.models
+	f.models = make(map[string]*forecast.Model, len(models))
+	for i := range models {
+		name := models[i].Name
+		f.models[name] = old[name]
+		if old[name] == nil {
+			f.models[name] = forecast.New(forecastBytes)
+		}
+	}
+}
+
+func (f *forecasting) of(model string) *forecast.Model {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.models[model]
+}
+
+// foreseen returns a booked request as a forecast knows it, at the slot that has it now.
+func (b *bookingRecord) foreseen(slot *fleet.Slot) forecast.Request {
+	return forecast.Request{Slot: uint32(slot.ID), Chain: b.chain, Size: b.blockSize, Tokens: b.promptTokens, Whole: b.whole}
+}
+
+func (f *forecasting) decided(b *bookingRecord, now time.Time) {
+	m := f.of(b.model)
+	if m != nil && b.promptTokens > 0 && !m.Decided(b.foreseen(b.slot), now) {
+		f.opt.NoRoom("forecasts")
+	}
+}
+
+// ended adds what the worker had cached by the engine's count, else by the prediction. A prompt of which nothing was known at the decision
+// is told now, as one that no forecast covers.
+func (f *forecasting) ended(e *end) {
+	m, slot := f.of(e.model), e.at.Slot
+	if m == nil || !e.ok() || slot == nil || e.slot == nil || slot.Worker.Class != e.slot.Worker.Class {
+		return
+	}
+	r, cached, now := e.foreseen(slot), e.o.CachedTokens, f.opt.Now()
+	if cached < 0 && slot == e.slot {
+		cached = e.cachedTokens
+	}
+	fits := true
+	switch {
+	case r.Tokens > 0:
+		fits = m.Ended(r, min(cached, r.Tokens), e.o.OutputTokens, now)
+	case e.o.PromptTokens > 0:
+		r.Tokens = e.o.PromptTokens
+		fits = m.Decided(r, now)
+	}
+	if !fits {
+		f.opt.NoRoom("forecasts")
+	}
+}
+
+// run takes in what was told, until ctx ends.
+func (f *forecasting) run(ctx context.Context) {
+	for range retry.Every(ctx, settleEvery) {
+		f.settle()
+	}
+}
+
+// settle takes in what was told and, once a second, how large caches are.
+func (f *forecasting) settle() {
+	f.mu.RLock()
+	models := maps.Clone(f.models)
+	f.mu.RUnlock()
+	err := guard.Call(func() error {
+		f.size(models, f.opt.Now())
+		for _, m := range models {
+			m.Settle()
+		}
+		return nil
+	})
+	if err != nil {
+		f.opt.Log.Error("forecast: " + err.Error())
+	}
+}
+
+// size says how large the slots' caches are: as many blocks as events have shown that they hold, in all tiers. While less is held, as
+// after a restart, that fades within hours.
+func (f *forecasting) size(models map[string]*forecast.Model, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.sized.IsZero() && now.Sub(f.sized) < sizeEvery {
+		return
+	}
+	fades := max(0, 1-sizeFades*now.Sub(f.sized).Seconds())
+	if f.sized.IsZero() {
+		fades = 1
+	}
+	f.sized = now
+	old := f.held
+	f.held = make(map[*fleet.Slot]float64, len(old))
+	for name, m := range models {
+		var caches []forecast.Cache
+		for _, slot := range f.opt.Fleet.Slots(name) {
+			if slot.Worker.Role == fleet.Decode {
+				continue
+			}
+			f.held[slot] = max(float64(f.opt.Index.HeldBlocks(slot.ID)), old[slot]*fades)
+			one := forecast.Cache{Slot: uint32(slot.ID), Blocks: int(math.Round(f.held[slot])), Rate: slot.Load(now).Rate, Used: -1}
+			if _, usage, _, ok := slot.CurrentReport(now); ok {
+				one.Used = usage
+			}
+			caches = append(caches, one)
+		}
+		m.Resize(caches, now)
+	}
+}
+
+// ModelForecast is what a model's traffic of the last hour and day tells of other caches.
+type ModelForecast struct {
+	Model string            `json:"model"`
+	Hour  forecast.Forecast `json:"hour"`
+	Day   forecast.Forecast `json:"day"`
+}
+
+// Forecasts returns the models' forecasts, by name. They are of what this process decided: another replica has its own.
+func (r *Router) Forecasts() (list []ModelForecast) {
+	f := &r.forecasting
+	f.settle()
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	now := f.opt.Now()
+	for name, m := range f.models {
+		list = append(list, ModelForecast{name, m.Forecast(forecastWindow, now), m.Forecast(forecastDay, now)})
+	}
+	slices.SortFunc(list, func(a, b ModelForecast) int { return strings.Compare(a.Model, b.Model) })
+	return list
+}
+
+// showForecasts shows the last hour's forecasts as a gauge.
+func showForecasts(of meter.Metrics, r *Router) {
+	rate := meter.Desc("forecast_hit_rate", "Share of prompt tokens that would come from caches after a change of the fleet, 0 to 1, by the "+
+		"traffic of the last hour; today: as it is.", "model", "change")
+	of.ReadAll(func(ch chan<- prometheus.Metric) {
+		for _, f := range r.Forecasts() {
+			if len(f.Hour.Marks) == 0 {
+				continue
+			}
+			meter.Gauge(ch, rate, f.Hour.Today.HitRate, f.Model, "today")
+			for _, m := range f.Hour.Marks {
+				meter.Gauge(ch, rate, m.HitRate, f.Model, m.Name)
+			}
+		}
+	}, rate)
+}

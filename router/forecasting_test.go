@@ -1,0 +1,88 @@
+package router
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestForecasting: a model's forecast knows what was decided, where requests ended and what engines counted there, whether requests are
+// steered or not; what it cannot know it says.
+func TestForecasting(t *testing.T) {
+	text := strings.Repeat("In the beginning the router was created. ", 12)
+	for _, unsteered := range []float64{0, 1} {
+		w := newWorld(t, 2)
+		w.SetUnsteered(unsteered)
+		say := func(i int) string { return chatBody("m", fmt.Sprintf("%q", fmt.Sprint(i, text))) }
+		w.stores(0, say(0))
+		w.stores(1, say(0))
+		w.Forecasts() // sees the caches
+		blocks := w.index.HeldBlocks(w.slots[0].ID) + w.index.HeldBlocks(w.slots[1].ID)
+		end := func(d *Decision, code, cached int) {
+			to := d.UnsteeredChoice
+			if len(d.Targets) > 0 {
+				to = d.Targets[0]
+			}
+			w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: to.Addr})
+			w.now = w.now.Add(time.Second)
+			w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: to.Addr, Code: code, Answered: true, CachedTokens: cached, PromptTokens: d.PromptTokens})
+		}
+		tokens := 0
+		for i := range 6 {
+			d := w.decide(say(i % 3))
+			tokens = d.PromptTokens
+			switch i {
+			case 4:
+				end(&d, 503, -1)
+			default:
+				end(&d, 200, tokens/2)
+			}
+		}
+		list := w.Forecasts()
+		if len(list) != 1 || list[0].Model != "m" {
+			t.Fatalf("forecasts of %+v, want of m", list)
+		}
+		f := list[0].Hour
+		if f.Covered != 1 || f.Tokens != float64(6*tokens) || f.Workers != 2 || f.Blocks != blocks {
+			t.Errorf("unsteered %v: %v covered, %v tokens, %d workers with %d blocks; want 6 prompts of %d tokens at 2 with %d", unsteered,
+				f.Covered, f.Tokens, f.Workers, f.Blocks, tokens, blocks)
+		}
+		if half := float64(tokens/2) / float64(tokens); math.Abs(f.Today.HitRate-half) > 1e-9 || len(f.Marks) != 4 {
+			t.Errorf("unsteered %v: at %v with %d marks, want %v as the engines counted, and 4", unsteered, f.Today.HitRate, len(f.Marks), half)
+		}
+		if got := w.counted(t, "sightline_forecast_hit_rate"); !strings.Contains(got, "today") || !strings.Contains(got, "worker_fewer") {
+			t.Errorf("unsteered %v: gauges %q, want one of each mark", unsteered, got)
+		}
+		unread := w.decide(`{"model":"m"}`)
+		if unread.Reason != Load {
+			t.Fatalf("an unread body is decided by %s: %s", unread.Reason, unread.Why)
+		}
+		w.Observe(Outcome{ID: unread.ID, Phase: Started, Addr: w.slots[0].Worker.Addr})
+		w.Observe(Outcome{ID: unread.ID, Phase: Ended, Addr: w.slots[0].Worker.Addr, Code: 200, Answered: true, CachedTokens: -1,
+			PromptTokens: 6 * tokens})
+		if f := w.Forecasts()[0].Hour; f.Covered != 0.5 {
+			t.Errorf("unsteered %v: %v is covered, want half: as many tokens were not read", unsteered, f.Covered)
+		}
+	}
+}
+
+// TestForecastQueue: decisions that find the queue full are counted, and nothing else happens to them.
+func TestForecastQueue(t *testing.T) {
+	w := newWorld(t, 1)
+	dropped := 0
+	w.opt.NoRoom = func(what string) {
+		if what == "forecasts" {
+			dropped++
+		}
+	}
+	for range 4096 + 3 {
+		if d := w.decide(chatBody("m", `"hello"`)); len(d.Targets) == 0 {
+			t.Fatalf("no worker: %s", d.Why)
+		}
+	}
+	if dropped != 3 {
+		t.Errorf("%d decisions are counted as dropped, want 3", dropped)
+	}
+}
