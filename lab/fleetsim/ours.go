@@ -30,6 +30,7 @@ type sightline struct {
 	lower   tiers
 	groups  groupsKnown
 	next    int
+	counted bool    // ends tell how many tokens the engine has found cached
 	memory  *memory // requests are known by what was learned alone; nil: every prompt is read
 }
 
@@ -161,6 +162,9 @@ func (s *sightline) Ended(v *View, r *run, failed bool) {
 		PromptTokens: r.input, OutputTokens: r.output}
 	if s.memory != nil && s.memory.noCounts {
 		o.PromptTokens, o.OutputTokens = 0, 0
+	}
+	if s.counted {
+		o.CachedTokens = r.cached
 	}
 	if failed {
 		o.Code = 503
