@@ -100,8 +100,8 @@ const (
 )
 
 // foretold are the scenarios whose forecasts are played, at 70 and 90 % of the load.
-var foretold = []string{"images", "hot image", "chats", "agents", "hot prefix", "screenshots", "adapters", "passages", "documents among chats",
-	"chats 14B"}
+var foretold = []string{"images", "hot image", "chats", "agents", "hot prefix", "screenshots", "adapters", "passages",
+	"documents among chats", "chats 14B"}
 
 // playForecasts plays them, writes each forecast's errors, and judges them.
 func playForecasts(w io.Writer, find func(name string) Scenario, judge func(name string, load float64, about, measured string, ok bool)) {
