@@ -54,7 +54,7 @@ func TestNothingToReport(t *testing.T) {
 		"no log":         {ReportOptions{Files: []string{file("a.yaml", "# models")}}, "a.yaml: line 1: "},
 		"just started":   {ReportOptions{Admin: running.URL}, "Nothing to report yet: no request has ended since 2026-11-23T02:33:00Z."},
 		"nobody":         {ReportOptions{Admin: "127.0.0.1:1"}, "nothing answers at http://127.0.0.1:1: "},
-		"another's page": {ReportOptions{Admin: running.URL + "/x"}, "is not a Sightline's admin page"},
+		"another's page": {ReportOptions{Admin: running.URL + "/x"}, "want a Sightline's admin page"},
 	} {
 		var out strings.Builder
 		err := Report(t.Context(), c.o, &out)
