@@ -39,7 +39,7 @@ func (x *Index) Drop(id SlotID, locals []uint64, from int, since uint64) (droppe
 
 // dropped returns by tier the engine hashes that Drop removes; false if it must start over, see shard.
 func (s *slot) dropped(locals []uint64, from int, since uint64) (engineHashes [Tiers][]uint64, whole bool) {
-	whole = eachNode(s, locals, func(page uint32, at, n int) {
+	whole = eachNode(s, locals, func(page uint32, at, n int, _ []uint64) {
 		s.appendDropped(&engineHashes, page, max(from-at, 0), n, since)
 	})
 	return engineHashes, whole
@@ -55,7 +55,7 @@ func (x *Index) StoredSince(id SlotID, locals []uint64, from, to int, since uint
 	defer s.mu.Unlock()
 	for whole := false; !whole; {
 		stored = false
-		whole = eachNode(s, locals[:min(to, len(locals))], func(page uint32, at, n int) {
+		whole = eachNode(s, locals[:min(to, len(locals))], func(page uint32, at, n int, _ []uint64) {
 			for ; page != noPage; page = x.mem.page(page).next {
 				pg := x.mem.page(page)
 				first, last := int(pg.base)+at, int(pg.base)+at+pageBlocks
@@ -66,9 +66,41 @@ func (x *Index) StoredSince(id SlotID, locals []uint64, from, to int, since uint
 	return stored
 }
 
-// eachNode calls a function with the slot's pages of each node of a prompt, how many blocks are before the node, and how many it has of the
-// prompt. It returns false if it must start over, see shard.
-func eachNode(s *slot, locals []uint64, do func(page uint32, at, n int)) (whole bool) {
+// Behind appends the local hashes of the blocks that a slot holds right behind a prompt and has stored since Stores was since: those of its
+// answer. They are missing if another answer to the prompt was stored before. Cost: about that of a lookup of the prompt.
+func (x *Index) Behind(dst []uint64, id SlotID, locals []uint64, since uint64) []uint64 {
+	s, err := x.lockSlot(id)
+	if err != nil {
+		return dst
+	}
+	defer s.mu.Unlock()
+	before := len(dst)
+	for whole := false; !whole; {
+		dst = dst[:before]
+		whole = eachNode(s, locals, func(page uint32, at, n int, behind []uint64) {
+			if at+n < len(locals) {
+				return
+			}
+			for k, local := range behind {
+				for page != noPage && int(x.mem.page(page).base)+pageBlocks <= n+k {
+					page = x.mem.page(page).next
+				}
+				if page == noPage {
+					return
+				}
+				if pg := x.mem.page(page); n+k < int(pg.base) || pg.any()>>(n+k-int(pg.base))&1 == 0 || !s.storedAfter(pg, since) {
+					return
+				}
+				dst = append(dst, local)
+			}
+		})
+	}
+	return dst
+}
+
+// eachNode calls a function with the slot's pages of each node of a prompt, how many blocks are before the node, how many it has of the
+// prompt, and its blocks behind these. It returns false if it must start over, see shard.
+func eachNode(s *slot, locals []uint64, do func(page uint32, at, n int, behind []uint64)) (whole bool) {
 	var sh *shard
 	for parent, offset, at := uint32(root), 0, 0; at < len(locals); {
 		key := childKey(parent, offset, locals[at], s.x.seed)
@@ -85,9 +117,10 @@ func eachNode(s *slot, locals []uint64, do func(page uint32, at, n int)) (whole 
 			break
 		}
 		nd := sh.mem.node(run)
-		n := common(sh.mem.locals(run, nd.length()), locals[at:])
+		all := sh.mem.locals(run, nd.length())
+		n := common(all, locals[at:])
 		if _, head := sh.mem.residencyOf(nd, blocksOf(s.id)); head != nil {
-			do(*head, at, n)
+			do(*head, at, n, all[n:])
 		}
 		parent, offset, at = nd.id, n, at+n
 	}

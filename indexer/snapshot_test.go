@@ -184,6 +184,18 @@ func TestStoredSince(t *testing.T) {
 			t.Errorf("blocks %d to %d: %t, want %t", c.from, c.to, got, c.want)
 		}
 	}
+	for _, c := range []struct {
+		prompt int
+		since  uint64
+		want   int
+	}{{40, since, 24}, {64, since, 0}, {40, x.Stores(id), 0}, {10, since, 0}} {
+		if got := x.Behind(nil, id, locals[:c.prompt], c.since); !slices.Equal(got, locals[c.prompt:][:c.want]) {
+			t.Errorf("%d blocks behind the first %d, want %d", len(got), c.prompt, c.want)
+		}
+	}
+	if got := x.Behind(nil, id, []uint64{1, 2}, 0); len(got) > 0 {
+		t.Errorf("%d blocks behind an unknown prompt", len(got))
+	}
 	if x.StoredSince(9, locals, 0, 64, 0) {
 		t.Error("an unknown slot has stored something")
 	}

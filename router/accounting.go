@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
@@ -15,36 +16,36 @@ import (
 // notSteered is why an unsteered request's worker is not the one that held most.
 const notSteered = "not steered"
 
-// others returns the most tokens that slots besides one hold, and the most that they hold or were sent.
-func (o *overlap) others(s *selection, but *fleet.Slot) (held, sent int) {
+// elsewhere returns the most tokens that slots besides one hold.
+func (o *overlap) elsewhere(s *selection, but *fleet.Slot) (held int) {
 	for i := range o.slots {
 		if one := &o.slots[i]; s.slots[one.Slot] != but {
-			held, sent = max(held, one.Exact), max(sent, one.Predicted)
+			held = max(held, one.Exact)
 		}
 	}
 	for i := range o.excluded {
-		held, sent = max(held, o.excluded[i].Exact), max(sent, o.excluded[i].Predicted)
+		held = max(held, o.excluded[i].Exact)
 	}
-	return held, sent
+	return held
 }
 
-// others returns the most tokens that slots besides one held at the decision, and the most that they held or were sent.
-func (u *unsteeredRequest) others(but *fleet.Slot) (held, sent int) {
+// elsewhere returns the most tokens that slots besides one held at the decision.
+func (u *unsteeredRequest) elsewhere(but *fleet.Slot) (held int) {
 	for i := range u.estimates {
 		if one := &u.estimates[i]; one.slot != but {
-			held, sent = max(held, one.exact), max(sent, one.predicted)
+			held = max(held, one.exact)
 		}
 	}
-	return held, sent
+	return held
 }
 
-// openAccount opens the account of a request at the slot that gets it. elsewhere and computing are tokens that others hold, and hold or
-// compute; why they did not get it.
-func (r *booker) openAccount(b *bookingRecord, st *slotEstimate, a *lookedUp, elsewhere, computing int, why string) {
+// openAccount opens the account of a request at the slot that gets it, before its blocks are predicted there. elsewhere are the tokens that
+// another slot holds; why that did not get the request.
+func (r *booker) openAccount(b *bookingRecord, st *slotEstimate, a *lookedUp, elsewhere int, why string) {
 	size := a.form.Size
 	b.severalPrompts = a.multiplePrompts
 	k := account.Known{Tokens: a.known, Usable: max(0, a.known-1) / size * size, Cached: st.predicted, Exact: st.exact,
-		Held: st.predicted + st.unkept, Elsewhere: elsewhere, Computing: computing, Why: why, Read: len(a.chain) * size,
+		Held: st.predicted + st.unkept, Elsewhere: elsewhere, Why: why, Read: len(a.chain) * size,
 		Rest: account.Unknown, RestWhy: a.prompt.Why, NoRead: a.recomputed, MayRead: a.mayBypassCache}
 	switch {
 	case a.multiplePrompts:
@@ -59,6 +60,10 @@ func (r *booker) openAccount(b *bookingRecord, st *slotEstimate, a *lookedUp, el
 	}
 	now := r.opt.Now()
 	b.account = account.Predict(k, func(spans []account.Span, from, to int) []account.Span {
+		if n := r.predicted.Computed(a.chain[:to/size], from/size, now); n > 0 {
+			spans = append(spans, account.Span{From: from, To: from + n*size, Cause: account.Computing})
+			from += n * size
+		}
 		return r.appendFates(spans, a.chain[:to/size], from/size, size, now)
 	})
 }
@@ -91,7 +96,7 @@ func (r *booker) appendFates(spans []account.Span, chain []uint64, from, size in
 	return spans
 }
 
-// settleAccount settles the account of a request that was answered, and remembers that its worker has its prompt.
+// settleAccount settles the account of a request that was answered, and remembers that its worker has its prompt and its answer.
 func (r *follower) settleAccount(e *end) {
 	if e.expired || !e.ok() {
 		e.account = nil
@@ -100,6 +105,7 @@ func (r *follower) settleAccount(e *end) {
 	e.moves.Lock() // an unsteered request's account is opened when it is placed
 	defer e.moves.Unlock()
 	slot := e.at.Slot
+	r.predicted.Keep(e.promise, e.chain)
 	if e.account == nil {
 		e.account = account.Predict(account.Known{Rest: account.Unknown, RestWhy: "the request was not read"}, nil)
 	}
@@ -109,10 +115,22 @@ func (r *follower) settleAccount(e *end) {
 		}})
 	r.recent.settled(e.o.ID, e.account)
 	if e.known && slot != nil && e.slot != nil && slot.Worker.Class == e.slot.Worker.Class && e.o.Code == http.StatusOK && !e.o.Cut {
-		id := slot.ID
-		all := r.opt.Index.Stores(id) > 0 && !r.opt.Index.Partial(id)
-		r.past.Had(e.client, uint32(id), account.Place{Worker: slot.Worker.StableName, Rank: slot.Rank}, e.chain, all, r.opt.Now())
+		r.had(e.client, slot, e.chain, r.opt.Now())
+		if n := len(e.chain); n > 0 && slot == e.slot {
+			key, chained, answer := r.opt.Secret.Key(), e.chain[n-1], r.opt.Index.Behind(nil, slot.ID, e.locals, e.storesAtDecision)
+			for i := range answer {
+				chained = key.ChainAfter(chained, answer[i])
+				answer[i] = chained
+			}
+			r.had(e.client, slot, answer, r.opt.Now())
+		}
 	}
+}
+
+// had remembers that a slot has some blocks now.
+func (s *state) had(c fair.Client, slot *fleet.Slot, chain []uint64, now time.Time) {
+	all := s.opt.Index.Stores(slot.ID) > 0 && !s.opt.Index.Partial(slot.ID)
+	s.past.Had(c, uint32(slot.ID), account.Place{Worker: slot.Worker.StableName, Rank: slot.Rank}, chain, all, now)
 }
 
 // noteLost notes what a slot loses with all that it holds.

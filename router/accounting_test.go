@@ -172,6 +172,24 @@ func TestAccount(t *testing.T) {
 			w.stores(0, body)
 			return w.accountOf(t, d, tokens, 30*16)
 		}, "30 cached, 44 evicted since the decision, 0 block"},
+		"another replica's request was served, then evicted": {1, func(t *testing.T, w *world) *account.Account {
+			w.stores(0, body)
+			list, _ := w.index.Blocks(w.slots[0].ID)
+			open := SharedBooking{Number: 1, Worker: "w0", Rank: -1}
+			for _, b := range list {
+				open.Locals = append(open.Locals, b.Local)
+			}
+			w.Replicas().Apply("other", &open)
+			w.Replicas().Apply("other", &SharedBooking{Kind: BookingEnded, Number: 1})
+			w.removes(t, 0, 70)
+			return w.accountOf(t, w.decide(body), tokens, 70*16)
+		}, "70 cached, 4 evicted w0, 0 block"},
+		"evicted while its prediction lasts": {1, func(t *testing.T, w *world) *account.Account {
+			served(t, w)
+			w.now = w.now.Add(-time.Minute)
+			w.removes(t, 0, 40)
+			return w.accountOf(t, w.decide(body), tokens, 40*16)
+		}, "40 cached, 34 evicted w0, 0 block"},
 		"not found, and no event says why": {1, func(t *testing.T, w *world) *account.Account {
 			served(t, w)
 			return w.accountOf(t, w.decide(body), tokens, 30*16)

@@ -104,8 +104,7 @@ func (r *booker) book(p *plan) {
 		p.out.Said = a.watching.Said
 	}
 	work := r.fillBooking(b, &st, &a)
-	elsewhere, computing := p.mem.overlap.others(&p.list.selection, c.Chosen)
-	r.openAccount(b, &st, &a, elsewhere, computing, p.out.Regret)
+	r.openAccount(b, &st, &a, p.mem.overlap.elsewhere(&p.list.selection, c.Chosen), p.out.Regret)
 	work.Slot, work.Decode = c.Chosen, c.Decode
 	if c.Decode != nil {
 		b.cachedTokens = -1 // the report is about another worker's cache

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/speculative"
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -174,9 +175,15 @@ func (r *Replicas) endShared(replica string, number uint64, void, lost bool) {
 		r.predicted.Withdraw(note.promise, note.chain)
 		r.learning.withdraw(note.sent, note.path)
 		r.sightings.unsee(b.Slot, note.media)
-	} else if b.Decode != nil {
+	} else {
 		now := r.opt.Now()
-		r.predict(b.Decode, note.chain, 0, r.serving.Load().predictedTTL, now)
+		r.predicted.Keep(note.promise, note.chain)
+		if !lost {
+			r.had(fair.ClientOf(b.Tenant), b.Slot, note.chain, now)
+		}
+		if b.Decode != nil {
+			r.predict(b.Decode, note.chain, 0, r.serving.Load().predictedTTL, now)
+		}
 	}
 }
 

@@ -28,7 +28,7 @@ func (r *Router) place(id, model string, rd engineReading, path *learned.Path) D
 	}
 	p.preparePrompt(rd)
 	r.conclude(p)
-	r.countAndTime(p)
+	r.recent.add(p.recentEntry(r.countAndTime(p)))
 	p.mem.release()
 	r.scratch.Put(p.mem)
 	return p.out

@@ -113,8 +113,7 @@ func (r *booker) placeBooking(b *bookingRecord, at *ledger.Booking) {
 func (r *booker) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.prompts != nil {
 		a := &b.unsteered.prompts[st.lookup]
-		elsewhere, computing := b.unsteered.others(b.slot)
-		r.openAccount(b, st, a, elsewhere, computing, notSteered)
+		r.openAccount(b, st, a, b.unsteered.elsewhere(b.slot), notSteered)
 		r.recordPredictions(b, st, a, now)
 		at := placing{alone: b.slot.Worker.Role == fleet.Any}
 		for i := range b.unsteered.estimates {

@@ -132,6 +132,21 @@ type Span struct {
 	Ago time.Duration `json:"ago_ns,omitempty"`
 }
 
+// String returns the span for people.
+func (s *Span) String() string {
+	text := fmt.Sprintf("%d–%d %s", s.From, s.To-1, s.Cause)
+	if s.Worker != "" {
+		text += " by " + s.Worker
+	}
+	if s.Why != "" {
+		text += ": " + s.Why
+	}
+	if s.Ago > 0 {
+		text += fmt.Sprintf(", last used %s before", s.Ago.Round(time.Second))
+	}
+	return text
+}
+
 // Account is what became of a prompt's tokens: the first Cached were cached, the spans say why the others were not.
 type Account struct {
 	Tokens   int    `json:"tokens"`
@@ -139,7 +154,8 @@ type Account struct {
 	Uncached Sums   `json:"uncached,omitzero"` // of the spans
 	Spans    []Span `json:"spans,omitempty"`
 
-	known Known
+	known  Known
+	unless []Span // from what is proven on, if less is found cached than predicted; nil: they are Spans
 }
 
 // Known is what a decision knew of a prompt at the worker that gets it, in tokens from the prompt's beginning.
@@ -153,7 +169,6 @@ type Known struct {
 	Held, Withheld int
 	Elsewhere      int    // the most that another worker holds
 	Why            string // why that worker did not get the request
-	Computing      int    // the most that another worker holds or computes
 	Read           int    // those that something reads
 	Rest           Cause  // of those behind
 	RestWhy        string
@@ -161,27 +176,41 @@ type Known struct {
 	MayRead        bool // it may not
 }
 
-// Predict returns the account as a decision predicts it. past appends the spans of tokens that no worker holds, from the first one on, as
-// far as the past knows them.
-func Predict(k Known, past func(spans []Span, from, to int) []Span) *Account {
-	a := &Account{Tokens: k.Tokens, Cached: min(k.Cached, k.Usable), Spans: make([]Span, 0, 4), known: k}
+// Predict returns the account as a decision predicts it. behind appends the spans of tokens that no other worker holds, from the first one
+// on, as far as something is known of them: who computes them, or had them.
+func Predict(k Known, behind func(spans []Span, from, to int) []Span) *Account {
+	a := &Account{Tokens: k.Tokens, Cached: min(k.Exact, k.Cached, k.Usable), Spans: make([]Span, 0, 4), known: k}
+	cached := min(k.Cached, k.Usable)
 	if k.NoRead {
-		a.Cached = 0
+		a.Cached, cached = 0, 0
 		a.extend(k.Usable, NotRead, "")
 	}
-	a.extend(min(a.Cached+k.Withheld, k.Held, k.Usable), Block, "")
-	a.extend(min(k.Held, k.Usable), KeptShort, "")
+	if k.Held > k.Cached {
+		a.extend(min(a.Cached+k.Withheld, k.Held, k.Usable), Block, "")
+		a.extend(min(k.Held, k.Usable), KeptShort, "")
+	}
 	a.extend(min(k.Elsewhere, k.Usable), Elsewhere, k.Why)
-	a.extend(min(k.Computing, k.Usable), Computing, "")
 	read := min(k.Read, k.Usable)
 	if from := a.end(); from < read {
-		a.Spans = past(a.Spans, from, read)
+		a.Spans = behind(a.Spans, from, read)
 		a.extend(read, New, "")
 	}
 	a.extend(k.Usable, k.Rest, k.RestWhy)
 	a.extend(k.Tokens, Block, "")
+	if a.Cached < cached {
+		a.unless = slices.Clone(a.Spans)
+		a.found(cached)
+	}
 	a.sum()
 	return a
+}
+
+// Says returns the spans for people.
+func (a *Account) Says() (list []string) {
+	for i := range a.Spans {
+		list = append(list, a.Spans[i].String())
+	}
+	return list
 }
 
 func (a *Account) sum() {
@@ -229,12 +258,8 @@ func (a *Account) Settle(f Found) {
 	case f.Cached < 0:
 	case f.Cached < a.Cached:
 		a.missed(&f)
-	case f.Cached > a.Cached:
-		a.Cached = f.Cached
-		a.Spans = slices.DeleteFunc(a.Spans, func(s Span) bool { return s.To <= a.Cached })
-		if len(a.Spans) > 0 {
-			a.Spans[0].From = a.Cached
-		}
+	default:
+		a.found(f.Cached)
 	}
 	a.Tokens = max(a.Tokens, a.Cached)
 	if f.Tokens > 0 && f.Tokens != a.Tokens {
@@ -254,9 +279,21 @@ func (a *Account) cut() {
 	}
 }
 
+// found makes the first tokens cached ones, at the cost of the causes in front.
+func (a *Account) found(cached int) {
+	a.Cached = cached
+	a.Spans = slices.DeleteFunc(a.Spans, func(s Span) bool { return s.To <= cached })
+	if len(a.Spans) > 0 {
+		a.Spans[0].From = max(a.Spans[0].From, cached)
+	}
+}
+
 // missed puts spans before the others for tokens that were predicted to be cached and were not.
 func (a *Account) missed(f *Found) {
-	k, rest, to := &a.known, a.Spans, a.Cached
+	k, rest, to, proven := &a.known, a.Spans, a.Cached, a.Cached
+	if a.unless != nil {
+		rest, proven = a.unless, a.unless[0].From
+	}
 	a.Cached, a.Spans = f.Cached, make([]Span, 0, len(rest)+3)
 	switch {
 	case f.Moved:
@@ -264,14 +301,18 @@ func (a *Account) missed(f *Found) {
 	case k.MayRead && f.Cached == 0:
 		a.extend(to, NotRead, "")
 	}
-	a.extend(min(k.Elsewhere, to), Elsewhere, "")
-	if sure := min(k.Exact, to); a.end() < sure {
-		if f.Restored(a.end(), sure) {
-			a.extend(sure, Evicted, "since the decision")
+	a.extend(min(k.Elsewhere, proven), Elsewhere, "")
+	if from := a.end(); from < proven {
+		if f.Restored(from, proven) {
+			a.extend(proven, Evicted, "since the decision")
 		} else {
-			a.extend(sure, Unknown, "its events say that it held them")
+			a.extend(proven, Unknown, "its events say that it held them")
 		}
 	}
-	a.extend(to, Computing, "")
-	a.Spans = append(a.Spans, rest...)
+	for i := range rest {
+		if at := a.end(); rest[i].To > at {
+			a.Spans = append(a.Spans, rest[i])
+			a.Spans[len(a.Spans)-1].From = at
+		}
+	}
 }

@@ -12,7 +12,7 @@ func TestEachTokenOnce(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 100_000 {
 		blocks := func() int { return 16 * r.IntN(20) }
-		k := Known{Tokens: r.IntN(300), Cached: blocks(), Exact: blocks(), Withheld: 16 * r.IntN(2), Elsewhere: blocks(), Computing: blocks(),
+		k := Known{Tokens: r.IntN(300), Cached: blocks(), Exact: blocks(), Withheld: 16 * r.IntN(2), Elsewhere: blocks(),
 			Read: blocks(), Rest: Unknown, NoRead: r.IntN(9) == 0, MayRead: r.IntN(9) == 0}
 		k.Held, k.Usable = k.Cached+16*r.IntN(3), max(0, k.Tokens-1)/16*16
 		a := Predict(k, func(spans []Span, from, to int) []Span {

@@ -10,6 +10,7 @@ package speculative
 
 import (
 	"container/heap"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,7 +115,7 @@ func (p *Index) Add(slot uint32, chain []uint64, from int, lasts time.Duration, 
 		return nil
 	}
 	t := now.UnixNano()
-	made := &Promise{slot: slot, from: len(chain), until: t + int64(lasts)}
+	made := &Promise{slot: slot, from: len(chain), until: (t + int64(lasts)) &^ kept}
 	chain = chain[:min(len(chain), from+PromptBlocks)]
 	for p.size.Load()+int64(len(chain)-from) > p.capacity && p.makeRoom(t) {
 	}
@@ -201,6 +202,40 @@ func (p *Index) Withdraw(made *Promise, chain []uint64) {
 			s.put(b, made.slot, 1) // expired; its batch removes it
 		}
 	}
+}
+
+// Keep notes that the request of a promise has ended well: its blocks are still predicted, but nobody computes them any more.
+func (p *Index) Keep(made *Promise, chain []uint64) {
+	if made == nil || made.from >= len(chain) {
+		return
+	}
+	s := p.shardOf(chain)
+	for part := range slices.Chunk(chain[made.from:], 64) { // others look blocks up in between
+		s.Lock()
+		for _, b := range part {
+			if end, _ := s.until(b, made.slot); end == made.until {
+				s.put(b, made.slot, end|kept)
+			}
+		}
+		s.Unlock()
+	}
+}
+
+// Computed returns how many blocks of a chain in a row, from index from on, requests that have not ended compute at some slot.
+func (p *Index) Computed(chain []uint64, from int, now time.Time) (n int) {
+	if from >= len(chain) {
+		return 0
+	}
+	s := p.shardOf(chain)
+	s.RLock()
+	defer s.RUnlock()
+	for _, b := range chain[from:] {
+		if !s.computed(b, now.UnixNano()) {
+			break
+		}
+		n++
+	}
+	return n
 }
 
 // Size returns the number of promises.

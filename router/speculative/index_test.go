@@ -220,3 +220,32 @@ func BenchmarkPredictions(b *testing.B) {
 		})
 	}
 }
+
+// TestComputed checks which blocks count as being computed: those promised by requests that have not ended, at whichever slot.
+func TestComputed(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	p, chain := New(time.Minute, Blocks), []uint64{64, 2, 3, 4, 5}
+	a := p.Add(1, chain[:4], 0, time.Minute, now)
+	b := p.Add(2, chain[:2], 0, time.Minute, now)
+	expect := func(what string, from, want int) {
+		t.Helper()
+		if got := p.Computed(chain, from, now); got != want {
+			t.Errorf("%s: %d blocks from %d on are computed, want %d", what, got, from, want)
+		}
+	}
+	expect("both compute", 0, 4)
+	expect("both compute", 3, 1)
+	expect("behind the end", 5, 0)
+	p.Keep(a, chain[:4])
+	expect("one has ended", 0, 2)
+	expect("one has ended", 2, 0)
+	p.Keep(b, chain[:2])
+	expect("both have ended", 0, 0)
+	if n := p.Leading(1, chain, 0, now); n != 4 {
+		t.Errorf("%d blocks are predicted, want 4: an end withdraws nothing", n)
+	}
+	p.Add(1, chain, 0, time.Minute, now.Add(time.Second))
+	expect("once more", 0, 5)
+	now = now.Add(time.Hour)
+	expect("an hour later", 0, 0)
+}

@@ -50,6 +50,23 @@ func (p *promisedBlocks) among(f *firstPromised, ok bool, slot uint32) (end int6
 	return 0, false
 }
 
+// kept is the bit of until that is set once the promise's request has ended: a nanosecond more or less does not matter.
+const kept = 1
+
+// computed reports whether a block is promised by a request that has not ended.
+func (p *promisedBlocks) computed(block uint64, now int64) bool {
+	f, ok := p.first[block]
+	if !ok {
+		return false
+	}
+	if f.until > now && f.until&kept == 0 {
+		return true
+	}
+	return f.others > 0 && slices.ContainsFunc(p.lists[f.others-1], func(one promisedTo) bool {
+		return one.until > now && one.until&kept == 0
+	})
+}
+
 // put sets a promise, and returns the end of the previous one.
 func (p *promisedBlocks) put(block uint64, slot uint32, until int64) (before int64, known bool) {
 	f, ok := p.first[block]
