@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/account"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // TestReasonsAreWhole: each reason that the router's code gives is in router.Reasons, and the page counts it.
@@ -44,5 +46,28 @@ func TestReasonsAreWhole(t *testing.T) {
 		if r != router.RefusedByUs && !strings.Contains(string(envoy), `"`+string(r)+`"`) {
 			t.Errorf("envoy/view.go's counters: got none for %q, want one", r)
 		}
+	}
+}
+
+// TestWhere: the bar has the cached tokens and each cause with its share, up to the end, in a color of its own.
+func TestWhere(t *testing.T) {
+	r := report.Report{Accounted: 1000}
+	if got := where(&report.Report{}); got != nil {
+		t.Errorf("without an account: got %v, want no bar", got)
+	}
+	classes, text := map[string]bool{}, ""
+	for c := account.Block; c <= account.Unknown; c++ {
+		r.Uncached[c] = 10 * (1 + int(c))
+	}
+	bars := where(&r)
+	for _, b := range bars {
+		classes[b.Class] = true
+		text += b.Name + " " + b.Tokens + ", "
+	}
+	last := bars[len(bars)-1]
+	if want := "cached 55.0 %, unknown 9.0 %, new 8.0 %, "; !strings.HasPrefix(text, want) || len(classes) != len(bars) ||
+		last.X != "297.0" || last.Width != "3.0" {
+		t.Errorf("got %s, the last from %s over %s, in %d colors; want %s… up to 300 in as many colors", text, last.X, last.Width,
+			len(classes), want)
 	}
 }

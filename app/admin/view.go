@@ -14,6 +14,7 @@ import (
 	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/report"
@@ -38,6 +39,7 @@ type view struct {
 	Live, Slots      int
 	Inflight         int
 	Reasons          []share
+	Where            []bar  // prompt tokens: cached, and by cause
 	Kept             int    // decisions that are kept
 	Window           string // what those cover
 	Reported         int    // of them, those whose worker has reported its cached tokens
@@ -191,6 +193,7 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 			v.Report = r.String()
 		}
 		v.Mode = r.Mode
+		v.Where = where(&r)
 	}
 	if !s.Began.IsZero() {
 		v.Since = s.Began.Local().Format("2 Jan 15:04") + " (" + rough(now.Sub(s.Began)) + ")"
@@ -477,6 +480,25 @@ type candidate struct {
 }
 
 type bar struct{ Name, Class, X, Width, Tokens string }
+
+// where returns where prompt tokens went, as one bar in percent.
+func where(r *report.Report) (list []bar) {
+	if r.Accounted == 0 {
+		return nil
+	}
+	at := 0.0
+	add := func(name, class string, tokens int) {
+		share := float64(tokens) / float64(r.Accounted)
+		list = append(list, bar{name, class, fmt.Sprintf("%.1f", 300*at), fmt.Sprintf("%.1f", 300*share), fmt.Sprintf("%.1f %%", 100*share)})
+		at += share
+	}
+	add("cached", "c4", r.Accounted-r.Uncached.Total())
+	r.Uncached.Each(func(c account.Cause, tokens int) { add(c.String(), causeClass[c], tokens) })
+	return list
+}
+
+var causeClass = map[account.Cause]string{account.Block: "c5", account.KeptShort: "c7", account.NotRead: "c9", account.Elsewhere: "c2",
+	account.Computing: "c8", account.Evicted: "c6", account.Lost: "c3", account.New: "c1", account.Unknown: "late"}
 
 func newDecided(e Explained) *decided {
 	d := &decided{Explained: e}

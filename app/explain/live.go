@@ -18,7 +18,6 @@ import (
 
 	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/router"
-	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/choose"
 )
 
@@ -85,7 +84,7 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 		line("ended", "status %d, first byte after %s", e.Code, e.FirstByte.Round(time.Millisecond))
 		line("cached", "%s", reported(&e))
 		if e.Account != nil {
-			line("tokens", "%s", accounted(e.Account))
+			line("tokens", "%d cached; %s", e.Account.Cached, strings.Join(e.Account.Says(), "; "))
 		}
 		line("stored", "%s", stored(&e))
 	}
@@ -149,23 +148,6 @@ func reported(e *admin.Explained) string {
 	}
 	return fmt.Sprintf("%d tokens as the engine counted, %d were predicted%s", e.Reported, e.CachedTokens,
 		map[bool]string{true: ": as predicted"}[e.Reported == e.CachedTokens])
-}
-
-// accounted says of each run of the prompt's tokens whether it was cached, and else why not.
-func accounted(a *account.Account) string {
-	var out strings.Builder
-	if a.Cached > 0 {
-		fmt.Fprintf(&out, "0–%d cached", a.Cached-1)
-	}
-	for i := range a.Spans {
-		s := &a.Spans[i]
-		fmt.Fprintf(&out, "%s%d–%d %s%s%s", map[bool]string{true: "; "}[out.Len() > 0], s.From, s.To-1, s.Cause,
-			joinNonEmpty(" by ", s.Worker), joinNonEmpty(": ", s.Why))
-		if s.Ago > 0 {
-			fmt.Fprintf(&out, ", last used %s before", s.Ago.Round(time.Second))
-		}
-	}
-	return out.String()
 }
 
 // stored describes the audit's finding.
