@@ -206,11 +206,11 @@ func (p *Index) Withdraw(made *Promise, chain []uint64) {
 
 // Keep notes that the request of a promise has ended well: its blocks are still predicted, but nobody computes them any more.
 func (p *Index) Keep(made *Promise, chain []uint64) {
-	if made == nil || made.from >= len(chain) {
+	if made == nil || len(chain) == 0 {
 		return
 	}
 	s := p.shardOf(chain)
-	for part := range slices.Chunk(chain[made.from:], 64) { // others look blocks up in between
+	for part := range slices.Chunk(chain, 64) { // also blocks that it promised again; others look up in between
 		s.Lock()
 		for _, b := range part {
 			if end, _ := s.until(b, made.slot); end == made.until {

@@ -244,8 +244,10 @@ func TestComputed(t *testing.T) {
 	if n := p.Leading(1, chain, 0, now); n != 4 {
 		t.Errorf("%d blocks are predicted, want 4: an end withdraws nothing", n)
 	}
-	p.Add(1, chain, 0, time.Minute, now.Add(time.Second))
+	again := p.Add(1, chain, 0, time.Minute, now.Add(time.Second))
 	expect("once more", 0, 5)
+	p.Keep(again, chain)
+	expect("and that has ended", 0, 0)
 	now = now.Add(time.Hour)
 	expect("an hour later", 0, 0)
 }
