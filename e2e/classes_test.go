@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -89,7 +88,7 @@ func TestWorkerClasses(t *testing.T) {
 	}
 	// What the index has of a worker can be listed, and told anew.
 	held := func() int {
-		out, err := exec.Command(l.Self(), "explain", "--index", "http://"+l.Admin, "--worker", "worker-2", "--jsonl").Output()
+		out, err := lab.Get("http://" + l.Admin + "/index?worker=worker-2&rank=0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +96,7 @@ func TestWorkerClasses(t *testing.T) {
 	}
 	settled()
 	if n, want := held(), len(l.Sims[1].Blocks()); n != want {
-		t.Errorf("explain --index lists %d blocks of worker-2, it holds %d", n, want)
+		t.Errorf("/index lists %d blocks of worker-2, it holds %d", n, want)
 	}
 	resp, err := http.Post("http://anyone:a-token-of-this-test@"+l.Admin+"/workers/resync?worker=worker-2", "", nil)
 	if err != nil || resp.StatusCode != http.StatusAccepted {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goccy/go-yaml"
 
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/doctor"
@@ -82,11 +86,11 @@ func TestNothingToWarnOf(t *testing.T) {
 			t.Errorf("request %d, %s %s: status %d, want %d", i+1, r.method, r.path, res.StatusCode, r.status)
 		}
 	}
-	args := []string{"--patience", "20s"}
+	var args []string
 	for _, at := range l.AgentAdmin {
 		args = append(args, "--agent", at)
 	}
-	checks, status := doctored(t, l.Self(), l.Config(), args...)
+	checks, status := doctored(t, l.Self(), waiting(t, l.Config(), "20s"), args...)
 	if status != 0 {
 		t.Errorf("status %d", status)
 	}
@@ -134,7 +138,7 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, log.String())
 		}
-		checks, _ := doctored(t, l.Self(), file, "--patience", "10s")
+		checks, _ := doctored(t, l.Self(), waiting(t, file, "10s"))
 		p.Stop()
 		at := slices.IndexFunc(checks, func(r doctor.Result) bool { return r.Code == c.code })
 		if r := checks[at]; r.Verdict != doctor.Error || !strings.Contains(strings.Join(r.Evidence, "\n"), c.evidence) || r.Fix == "" {
@@ -153,7 +157,7 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		checks, status := doctored(t, l.Self(), l.Config(), "--patience", "2s")
+		checks, status := doctored(t, l.Self(), waiting(t, l.Config(), "2s"))
 		took := time.Since(began)
 		r := checks[slices.IndexFunc(checks, func(r doctor.Result) bool { return r.Code == "SL0505" })]
 		if status != 1 || r.Verdict != doctor.Error || !strings.Contains(r.Evidence[0], c.evidence) || took > time.Minute {
@@ -178,6 +182,28 @@ func getOf(t *testing.T, url string) *http.Request {
 		t.Fatal(err)
 	}
 	return req
+}
+
+// waiting returns a copy of a configuration with which doctor waits so long for an answer.
+func waiting(t *testing.T, file, long string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	keys := map[string]any{}
+	if err == nil {
+		err = yaml.Unmarshal(text, &keys)
+	}
+	fixed, _ := keys["fixed"].(map[string]any)
+	keys["fixed"] = maps.Collect(maps.All(fixed))
+	keys["fixed"].(map[string]any)["patience"] = long
+	if err == nil {
+		text, err = yaml.Marshal(keys)
+	}
+	at := strings.TrimSuffix(file, ".yaml") + "-doctor.yaml"
+	err = errors.Join(err, os.WriteFile(at, text, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
 }
 
 // doctored is what `sightline doctor` says of a configuration, and its exit status.

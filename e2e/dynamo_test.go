@@ -117,7 +117,7 @@ func TestRealDynamo(t *testing.T) {
 					t.Logf("Dynamo:\n%s", d.log.String())
 				}
 			})
-			link := map[string]any{"plane": plane, "discovery": d.root}
+			link := map[string]any{"discovery": d.root}
 			if plane == "nats" {
 				s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
 				if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -32,7 +33,8 @@ func TestExplainRunning(t *testing.T) {
 	}
 	explain := func(stdin string, args ...string) string {
 		t.Helper()
-		cmd := exec.Command(l.Self(), append([]string{"explain", "--admin", "http://" + l.Admin, "--token", token}, args...)...)
+		cmd := exec.Command(l.Self(), append([]string{"explain", "--admin", "http://" + l.Admin}, args...)...)
+		cmd.Env = append(os.Environ(), "SIGHTLINE_ADMIN_TOKEN="+token)
 		cmd.Stdin = strings.NewReader(stdin)
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -51,7 +51,7 @@ func tell(t *testing.T, host string, model, events map[string]any) *teller {
 		m[k] = v
 	}
 	// what counts is what events tell
-	f.runProduct(map[string]any{"admin": f.admin, "ready_after": "1s", "models": []any{m}, "fixed": unprobed("predicted_ttl", "100ms"),
+	f.runProduct(map[string]any{"admin": f.admin, "models": []any{m}, "fixed": unprobed("predicted_ttl", "100ms", "ready_after", "1s"),
 		"workers": []any{map[string]any{"name": "w", "addr": w.addr, "model": lab.ModelName, "events": events}}})
 	return f
 }

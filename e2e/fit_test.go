@@ -255,15 +255,8 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 			if status, back, warned := fits(ours, "--remove"); status != 0 || back != string(was) {
 				t.Errorf("removed again: status %d, %s\n%s\nwant\n%s", status, warned, back, was)
 			}
-			if _, diff, _ := fits(mine, "--diff"); !strings.HasPrefix(diff, "--- "+mine+"\n+++ ") ||
-				strings.Count(diff, "\n") >= strings.Count(applied, "\n")+40 {
-				t.Errorf("the difference:\n%s", diff)
-			}
 			if !regexp.MustCompile(`^\d+ findings: \d+ applied, ` + fmt.Sprint(min(len(o.still), 1)) + ` yours, \d+ notes\n`).MatchString(still) {
 				t.Errorf("the first line: %s", still)
-			}
-			if _, diff, _ := fits(ours, "--diff"); strings.Contains(diff, "@@") {
-				t.Errorf("a difference where nothing changes:\n%s", diff)
 			}
 			if _, again, _ := fits(ours, "--apply"); again != applied {
 				t.Errorf("a second time:\n%s", again)

@@ -98,7 +98,7 @@ func TestFilesOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const args = "init, --files-only, /etc/sightline/sightline.yaml, --optional"
+	const args = "init, --files-only, /etc/sightline/sightline.yaml"
 	manifest, err := os.ReadFile("../examples/kubernetes/files/kustomization.yaml")
 	if err != nil || !strings.Contains(string(manifest), "args: ["+args+"]") {
 		t.Fatalf("%v: its args are not %s", err, args)
@@ -138,9 +138,6 @@ func TestFilesOnly(t *testing.T) {
 		!strings.Contains(said, "are learned") {
 		t.Errorf("without a hub: %v\n%s", err, said)
 	}
-	if said, err := run("http://127.0.0.1:9", strings.TrimSuffix(args, ", --optional")); err == nil {
-		t.Errorf("without a hub, and not optional:\n%s", said)
-	}
 	for _, want := range []string{"fetched Qwen/Qwen2.5-VL-7B-Instruct, commit 0a0a", "there already"} {
 		if said, err := run(hub.URL, args); err != nil || !strings.Contains(said, want) {
 			t.Errorf("%v\n%s\nwant %s", err, said, want)
@@ -179,7 +176,7 @@ func initialised(t *testing.T, model string, ranks int, workers ...string) *lab.
 		t.Fatal(err)
 	}
 	out := t.TempDir()
-	args := []string{"init", "--canary", "--out", out, "--model-dir", model}
+	args := []string{"init", "--out", out, "--model-dir", model}
 	for _, addr := range workers {
 		args = append(args, "--worker", addr)
 	}
@@ -213,7 +210,7 @@ func initialised(t *testing.T, model string, ranks int, workers ...string) *lab.
 		t.Fatal(err)
 	}
 	behindPrinted(t, l, string(text), listen, ranks*len(workers), clients, envoyAdmin, bin, "serve", "-c", config)
-	checks, status := doctored(t, bin, config, "--patience", "60s")
+	checks, status := doctored(t, bin, waiting(t, config, "60s"))
 	for _, c := range checks {
 		if c.Verdict != doctor.OK && c.Verdict != doctor.Unchecked {
 			t.Errorf("%+v", c)

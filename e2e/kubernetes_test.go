@@ -91,7 +91,8 @@ func TestKubernetesWorkers(t *testing.T) {
 	g := startGateway(t, map[string]any{
 		"hold": "3s", "envoy": map[string]any{"message_timeout": "20s"},
 		"models": []any{map[string]any{"name": "sim-vl", "dir": model}},
-		"kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile, "token_file": api.TokenFile, "workers": []any{
+		"fixed":  map[string]any{"service_account": filepath.Dir(api.CAFile)},
+		"kubernetes": map[string]any{"api": api.URL, "workers": []any{
 			map[string]any{"namespace": "llm", "service": "vllm", "port": "http",
 				"events": map[string]any{"zmq": "tcp://{ip}:" + ports[1], "replay": "tcp://{ip}:" + ports[2]}},
 		}},
@@ -279,8 +280,8 @@ func TestPoolPolicies(t *testing.T) {
 		"targets": []any{map[string]any{"modelRewrite": "sim-vl", "weight": 1}}}}}))
 	api.Set(fakekube.Goals, "urgent", nil, of(map[string]any{"priority": 10}))
 	api.Set(fakekube.Goals, "idle", nil, of(map[string]any{"priority": -1}))
-	g := startGateway(t, map[string]any{"max_in_flight": 10, "kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile,
-		"token_file": api.TokenFile, "pool": "chat", "namespace": "llm"}}, dials(p, httpPort))
+	g := startGateway(t, map[string]any{"max_in_flight": 10, "fixed": map[string]any{"service_account": filepath.Dir(api.CAFile)},
+		"kubernetes": map[string]any{"api": api.URL, "pool": "chat", "namespace": "llm"}}, dials(p, httpPort))
 	eventually(t, "the pod", func() bool { return g.fleet() == p.name+":live" })
 	g.ready(1)
 	long := []any{user(strings.Repeat("alpha ", 200))}

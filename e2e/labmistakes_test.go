@@ -177,7 +177,7 @@ func TestRotatedNATSKeyIsNamed(t *testing.T) {
 	for name, c := range map[string]struct{ key, text string }{
 		"agents": {"nats", "models: [{name: m, engine_version: 0.32.0}]\nworkers: [{addr: %[1]q, events: {nats: true}}]\nnats: %[2]s\n"},
 		"Dynamo": {"dynamo.nats", "models: [{name: m, block_hash: dynamo}]\n" +
-			"dynamo: {plane: nats, discovery: %[3]q, frontends: [%[1]q], nats: %[2]s}\n"},
+			"dynamo: {discovery: %[3]q, frontends: [%[1]q], nats: %[2]s}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -204,9 +204,9 @@ func TestRotatedNATSKeyIsNamed(t *testing.T) {
 			}
 			end := serve("old")
 			defer func() { end() }()
-			write(password, "old")
+			write(password, "u:old")
 			write(file, fmt.Sprintf("listen: %s\nadmin: %s\nlog_level: error\nfixed: {probe: false}\n", freeAddr(t), admin)+
-				fmt.Sprintf(c.text, freeAddr(t), fmt.Sprintf("{url: \"nats://127.0.0.1:%d\", user: u, password_file: %q}", port, password), dir))
+				fmt.Sprintf(c.text, freeAddr(t), fmt.Sprintf("{url: \"nats://127.0.0.1:%d\", auth: %q}", port, password), dir))
 			startProcess(t, "sightline", func() *exec.Cmd { return exec.Command(bin, "serve", "-c", file) })
 			told := func() string {
 				text, err := lab.Get("http://" + admin + "/problems")

@@ -146,8 +146,8 @@ func TestPodsAndRecordsChooseNoHost(t *testing.T) {
 				map[string]string{"sightline/model": "m", "sightline/events": says[0], "sightline/replay": says[1]})
 		}
 		api.PutPool("chat", labels, 8000)
-		dialsOnlyItsOwn(t, serve(map[string]any{"kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile,
-			"token_file": api.TokenFile, "pool": "chat", "namespace": "llm"}}), honest, stolen, opened)
+		dialsOnlyItsOwn(t, serve(map[string]any{"fixed": map[string]any{"service_account": filepath.Dir(api.CAFile)},
+			"kubernetes": map[string]any{"api": api.URL, "pool": "chat", "namespace": "llm"}}), honest, stolen, opened)
 	})
 	t.Run("records", func(t *testing.T) {
 		own, honest := counted(t, "tcp", "127.0.1.51:0")
@@ -178,6 +178,6 @@ func TestPodsAndRecordsChooseNoHost(t *testing.T) {
 			t.Fatal(err)
 		}
 		dialsOnlyItsOwn(t, serve(map[string]any{"models": []any{map[string]any{"name": "m", "dir": dir, "block_hash": "dynamo"}},
-			"dynamo": map[string]any{"plane": "zmq", "discovery": root, "frontends": []string{freeAddr(t)}}}), honest, stolen, opened)
+			"dynamo": map[string]any{"discovery": root, "frontends": []string{freeAddr(t)}}}), honest, stolen, opened)
 	})
 }

@@ -109,7 +109,7 @@ func startVictim(t *testing.T, engine string, events map[string]any, bus string)
 	if events != nil {
 		worker["events"] = events
 	}
-	keys := map[string]any{"listen": addr, "admin": v.admin, "log_level": "error", "fixed": unprobed(), "drain": "0s", "ready_after": "1s",
+	keys := map[string]any{"listen": addr, "admin": v.admin, "log_level": "error", "fixed": unprobed("ready_after", "1s"), "drain": "0s",
 		"models": []any{model}, "workers": []any{worker}, "media": map[string]any{"allow": []string{"127.0.0.0/8"}}}
 	if bus != "" {
 		keys["nats"] = map[string]any{"url": bus}

@@ -114,7 +114,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var lines []string
-	checks, _ := doctored(t, bin, file, "--patience", "3s", "--no-canary")
+	checks, _ := doctored(t, bin, file, "--no-canary")
 	for _, c := range checks {
 		for _, said := range c.Evidence {
 			lines = append(lines, c.Code+" "+said)

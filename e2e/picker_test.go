@@ -124,7 +124,7 @@ func TestPickerOfOneAddress(t *testing.T) {
 		}
 		for _, told := range []bool{false, true} {
 			found := slices.ContainsFunc(check.Run(b, check.Want{Options: envoy.Default(), Picker: true, OneAddress: told}),
-				func(f check.Finding) bool { return f.Name == "one_address" })
+				func(f check.Finding) bool { return f.Name == "choice_not_read" && f.Severity == check.Warning })
 			if found == told {
 				t.Errorf("route.one_address is %t, found: %t", told, found)
 			}

@@ -22,7 +22,7 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// The way of docs/rollout.md, with workers and a real Envoy that stay: observe, a tenth steered, all steered, and a changed file
+// The way of docs/rollout.md, with workers and a real Envoy that stay: none steered, a tenth, all, all steered, and a changed file
 // between them, which the same process takes up. Conversations show an image each, and ask about it again; each step has new ones.
 func TestRollout(t *testing.T) {
 	t.Parallel()
@@ -40,7 +40,7 @@ func TestRollout(t *testing.T) {
 		keys  map[string]any
 		check func(t *testing.T, r report.Report)
 	}{
-		{"observe", map[string]any{"mode": "observe", "max_in_flight": 1}, func(t *testing.T, r report.Report) {
+		{"none", map[string]any{"enforce": "0%", "max_in_flight": 1}, func(t *testing.T, r report.Report) {
 			if r.Steered.Requests != 0 || r.Would.Requests != r.Unsteered.Requests || r.Would.Spared < 300*conversations {
 				t.Errorf("%+v", r)
 			}
@@ -66,7 +66,7 @@ func TestRollout(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			mode := fmt.Sprint(cmp.Or(step.keys["mode"], step.keys["enforce"], any("100%")))
+			mode := fmt.Sprint(cmp.Or(step.keys["enforce"], any("100%")))
 			eventually(t, "the file is taken up", func() bool { return told(t, l).Mode == mode })
 			began := time.Now()
 			before := told(t, l)
@@ -105,7 +105,7 @@ func TestRollout(t *testing.T) {
 			}
 			step.check(t, r)
 			armsHold(t, l)
-			checks, _ := doctored(t, l.Self(), l.ConfigFile(), "--no-canary", "--patience", "10s")
+			checks, _ := doctored(t, l.Self(), waiting(t, l.ConfigFile(), "10s"), "--no-canary")
 			for _, r := range checks { // unsteered requests go to other workers than the chosen ones, which is no fault
 				if r.Verdict == doctor.Error || r.Code == "SL0205" && r.Verdict == doctor.Warning {
 					t.Errorf("the doctor says %+v", r)

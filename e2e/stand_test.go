@@ -144,7 +144,7 @@ func (s *stand) configure(r *standing, workers []any) {
 	maps.Copy(all, s.keys)
 	maps.Copy(all, r.keys)
 	if s.nats != nil {
-		all["nats"] = map[string]any{"url": s.keys["nats"].(map[string]any)["url"], "nkey": filepath.Join(s.disk, "router.nk")}
+		all["nats"] = map[string]any{"url": s.keys["nats"].(map[string]any)["url"], s.says("auth", "nkey"): filepath.Join(s.disk, "router.nk")}
 	}
 	text, err := yaml.Marshal(all)
 	if err == nil {
@@ -155,6 +155,14 @@ func (s *stand) configure(r *standing, workers []any) {
 	}
 }
 
+// says returns what this release calls something, or what the release before does if that one's binary is run.
+func (s *stand) says(now, before string) string {
+	if s.bin == os.Getenv("SIGHTLINE_OLD") {
+		return before
+	}
+	return now
+}
+
 // startNATS starts a server, and agents of the last n workers.
 func (s *stand) startNATS(n int) {
 	t, addr := s.t, freeAddr(s.t)
@@ -163,7 +171,7 @@ func (s *stand) startNATS(n int) {
 	for _, e := range s.fleet {
 		names = append(names, e.name)
 	}
-	_, err := bus.WriteUsers(s.disk, bus.DefaultPrefix, names)
+	_, err := bus.WriteUsers(s.disk, names)
 	file, streams := filepath.Join(s.disk, "nats.conf"), filepath.Join(s.disk, "streams")
 	if err == nil {
 		err = errors.Join(os.Mkdir(streams, 0o700),
@@ -184,9 +192,9 @@ func (s *stand) startNATS(n int) {
 	})
 	for i, e := range s.fleet[len(s.fleet)-n:] {
 		s.agents = append(s.agents, startProcess(t, "agent of "+e.name, func() *exec.Cmd {
-			return exec.Command(s.bin, "agent", "--worker", e.name, "--nats", "nats://"+addr, "--nats-nkey",
+			return exec.Command(s.bin, "agent", "--worker", e.name, "--nats", "nats://"+addr, s.says("--nats-auth", "--nats-nkey"),
 				filepath.Join(s.disk, "agent-"+e.name+".nk"),
-				"--zmq", "tcp://"+e.events, "--replay", "tcp://"+e.replays, "--metrics", "http://"+e.addr+"/metrics", "--log-level", "error")
+				"--zmq", "tcp://"+e.events, "--replay", "tcp://"+e.replays, s.says("--http", "--metrics"), "http://"+e.addr+s.says("", "/metrics"))
 		}))
 		s.workers[len(s.fleet)-n+i].(map[string]any)["events"] = map[string]any{"nats": true}
 	}

@@ -138,7 +138,7 @@ func TestStreamDeleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := js.DeleteStream(t.Context(), bus.DefaultPrefix.Stream()); err != nil {
+	if err := js.DeleteStream(t.Context(), bus.EventStream); err != nil {
 		t.Fatal(err)
 	}
 	onWorker(t, l, 1, 620)

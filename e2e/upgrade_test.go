@@ -38,6 +38,7 @@ func TestUpgrade(t *testing.T) {
 					again(a)
 				}
 			}
+			c.configure(r, c.workers)
 			again(r.process)
 			healthy := fmt.Sprint("cluster.sightline.membership_healthy: ", len(c.replicas))
 			eventually(t, "Envoy asks "+r.process.name+" again", func() bool {

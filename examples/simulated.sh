@@ -44,7 +44,7 @@ for ((i = 0; i < WORKERS; i++)); do
 done
 start "$SIGHTLINE" serve --config "$work/sightline.yaml"
 "$SIGHTLINE" envoy --config "$work/sightline.yaml" >"$work/envoy.yaml"
-envoy=$("$SIGHTLINE" envoy --which) || fail "no Envoy"
+envoy=$("$SIGHTLINE_LAB" envoy) || fail "no Envoy"
 start "$envoy" -c "$work/envoy.yaml" --disable-hot-restart --concurrency 2
 
 # Live workers, and an Envoy that has found Sightline healthy.

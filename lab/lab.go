@@ -175,7 +175,11 @@ func (l *Lab) configure(listen string) error {
 	for i := range l.Sims {
 		names = append(names, workerName(i))
 	}
-	if _, err := bus.WriteUsers(l.credentials(""), bus.DefaultPrefix, names); err != nil {
+	if _, err := bus.WriteUsers(l.credentials(""), names); err != nil {
+		return err
+	}
+	conf := fmt.Appendf(nil, "jetstream {store_dir: %q}\ninclude users.conf\n", filepath.Join(l.dir, "nats"))
+	if err := os.WriteFile(l.credentials("nats.conf"), conf, 0o600); err != nil {
 		return err
 	}
 	dir, err := filepath.Abs(l.o.ModelDir)
@@ -184,8 +188,7 @@ func (l *Lab) configure(listen string) error {
 	}
 	keys := map[string]any{
 		"listen": listen, "admin": l.Admin, "log_level": "error", "drain": "0s",
-		"nats": map[string]any{"listen": l.NATS, "dir": filepath.Join(l.dir, "nats"), "config": l.credentials("users.conf"),
-			"nkey": l.credentials("router.nk")},
+		"nats":    map[string]any{"listen": l.NATS, "config": l.credentials("nats.conf"), "auth": l.credentials("router.nk")},
 		"media":   map[string]any{"allow": []string{"127.0.0.0/8"}},
 		"models":  []any{map[string]any{"name": ModelName, "dir": dir}},
 		"workers": list,
@@ -218,8 +221,8 @@ func (l *Lab) StartAgent(i int) (err error) {
 	if l.o.AnyAgent {
 		seed = "agents.nk"
 	}
-	args := []string{"agent", "--worker", workerName(i), "--nats", "nats://" + l.NATS, "--nats-nkey", l.credentials(seed),
-		"--admin", l.AgentAdmin[i-1], "--ranks", fmt.Sprint(l.o.Ranks), "--log-level", "error"}
+	args := []string{"agent", "--worker", workerName(i), "--nats", "nats://" + l.NATS, "--nats-auth", l.credentials(seed),
+		"--admin", l.AgentAdmin[i-1], "--ranks", fmt.Sprint(l.o.Ranks)}
 	switch w.Engine() {
 	case sim.TRTLLM:
 		args = append(args, "--http", "http://"+w.Addr())

@@ -13,7 +13,7 @@ import (
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
-// An unsteered request (mode observe, or beyond the share of mode enforce) is decided like any other, but Envoy is told
+// An unsteered request (beyond the share of enforce) is decided like any other, but Envoy is told
 // nothing and picks by its own balancing. It is booked at no slot until the access log reports the worker that got it. Then it is
 // booked there, with what the decision knew about that worker, so that load, predictions and the audit follow what really happens.
 // The choice is kept for the report.

@@ -55,7 +55,7 @@ func TestPages(t *testing.T) {
 			}
 		},
 		Others: func() (int, time.Duration) { return 2, 310 * time.Millisecond },
-		Report: report.New("observe", time.Unix(0, 0)).Of,
+		Report: report.New("0%", time.Unix(0, 0)).Of,
 		Resync: func(worker string) int { asked = worker; return strings.Count(worker, "gpu-a") },
 		Blocks: func(worker string, rank int) ([]indexer.Block, error) {
 			if worker != "gpu-a" || rank != 1 {

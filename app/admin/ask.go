@@ -2,24 +2,29 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 )
 
 const wantAdmin = "a Sightline's admin page, by default http://127.0.0.1:9903"
 
+// TokenVariable is the environment variable with the admin_token of the Sightline that a command asks.
+const TokenVariable = "SIGHTLINE_ADMIN_TOKEN"
+
 // AdminRequest is a request to a running Sightline's admin page.
 type AdminRequest struct {
 	Method   string // "": GET
 	Base     string // the page's address, such as http://127.0.0.1:9903
 	Path     string // including the query
-	Token    string // its admin_token; "": none
+	Token    string // its admin_token; "": that in $SIGHTLINE_ADMIN_TOKEN, if any
 	Body     []byte
 	MaxBytes int64 // limit of the answer in bytes
 }
@@ -37,8 +42,8 @@ func Ask(ctx context.Context, q AdminRequest) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+q.Token)
+	if token := cmp.Or(q.Token, os.Getenv(TokenVariable)); token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Do(req)

@@ -33,15 +33,12 @@ const (
 
 // Options are the flags of `sightline bundle`. What is empty is left out, and listed as missing; so is what does not answer.
 type Options struct {
-	Config string `short:"c" type:"existingfile" help:"Sightline's configuration."`
-	Admin  string `placeholder:"URL" help:"A running Sightline's admin page, such as http://127.0.0.1:9903; default: the configuration's."`
-	Token  string `env:"SIGHTLINE_ADMIN_TOKEN" help:"Its admin_token; default: the configuration's."`
-	Envoy  string `placeholder:"URL" help:"Envoy's admin page, such as http://127.0.0.1:9901; default: the configuration's envoy.admin."`
-	File   string `short:"o" help:"Output file; default: sightline-bundle-TIME.tar.gz in this directory. An existing file is not overwritten."`
+	File   string `arg:"" optional:"" help:"A new file; default: sightline-bundle-TIME.tar.gz."`
+	Config string `short:"c" type:"existingfile" placeholder:"FILE" help:"Sightline's configuration: its admin and envoy.admin are asked."`
 }
 
 type bundle struct {
-	cfg     config.Config // zero if it could not be read
+	cfg     config.Config // the default if it could not be read
 	token   string
 	tar     *tar.Writer
 	out     io.Writer
@@ -57,7 +54,7 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 		return err
 	}
 	zipped := gzip.NewWriter(file)
-	b := &bundle{token: o.Token, tar: tar.NewWriter(zipped), out: out}
+	b := &bundle{cfg: config.Default(), token: os.Getenv(admin.TokenVariable), tar: tar.NewWriter(zipped), out: out}
 	defer func() {
 		err = errors.Join(err, b.tar.Close(), zipped.Close(), file.Close())
 	}()
@@ -70,15 +67,15 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 		err = errors.Join(err, b.add(name, text, now))
 	}
 	take("config.yaml", func() ([]byte, error) { return b.configuration(o.Config) })
-	admin, envoy := cmp.Or(o.Admin, b.cfg.AdminURL()), o.Envoy
-	if at := b.cfg.Envoy.Admin; envoy == "" && at != "" {
+	own, envoy := b.cfg.AdminURL(), ""
+	if at := b.cfg.Envoy.Admin; at != "" {
 		envoy = "http://" + at
 	}
 	take("version.json", func() ([]byte, error) { return json.Marshal(buildinfo.Read()) })
 	for _, page := range []string{"workers", "problems", "probes", "audit", "decisions?n=200", "unserved", "hosts", "metrics"} {
 		path, _, _ := strings.Cut(page, "?")
 		take("sightline/"+path, func() ([]byte, error) {
-			return get(ctx, admin, page, b.token)
+			return get(ctx, own, page, b.token)
 		})
 	}
 	for _, page := range []string{"stats?format=json", "server_info", "config_dump"} {
@@ -98,7 +95,7 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 		ctx, stop := context.WithTimeout(ctx, patience)
 		defer stop()
 		var out bytes.Buffer
-		_, err := doctor.Run(ctx, doctor.Options{Config: o.Config, Admin: o.Admin, Envoy: o.Envoy, JSON: true, Out: &out})
+		_, err := doctor.Run(ctx, doctor.Options{Config: o.Config, JSON: true, Out: &out})
 		return out.Bytes(), err
 	})
 	if b.missing.Len() > 0 {

@@ -40,7 +40,7 @@ func (c *Config) Expiring(now time.Time) (list []secure.Expiry) {
 	listener("admin_tls", &c.AdminTLS)
 	listener("media.relay.tls", &c.Media.Relay.TLS)
 	peer("worker_access", &c.WorkerAccess)
-	peer("replicas", &c.Replicas.Access)
+	peer("replicas", c.Replicas.Access(""))
 	check("listen_token_file", "", "", func() error { _, err := secure.OpenTokens(c.ListenTokenFile, log); return err })
 	nats("nats", &c.NATS.Access)
 	nats("dynamo.nats", &c.Dynamo.NATS)

@@ -35,12 +35,11 @@ func TestUnfitFiles(t *testing.T) {
 		"no pair towards workers": {func(c *Config) {
 			c.WorkerAccess = secure.Peer{CA: one.Cert, Cert: other.Cert, Key: one.Key}
 		}, "worker_access: "},
-		"an authority that is none": {func(c *Config) { c.Replicas.Access = secure.Peer{CA: tokens} }, "replicas: "},
+		"an authority that is none": {func(c *Config) { c.Replicas.CA = tokens }, "replicas: "},
 		"tokens":                    {func(c *Config) { c.ListenTokenFile = tokens }, ""},
 		"no token":                  {func(c *Config) { c.ListenTokenFile = none }, "listen_token_file: "},
-		"a secret that is gone":     {func(c *Config) { c.NATS.User, c.NATS.PasswordFile = "u", dir+"/gone" }, "nats: password_file: "},
-		"one of Dynamo's": {func(c *Config) { c.Dynamo.NATS.User, c.Dynamo.NATS.PasswordFile = "u", dir+"/gone" },
-			"dynamo.nats: password_file: "},
+		"a secret that is gone":     {func(c *Config) { c.NATS.Auth = dir + "/gone" }, "nats: auth: "},
+		"one of Dynamo's":           {func(c *Config) { c.Dynamo.NATS.Auth = dir + "/gone" }, "dynamo.nats: auth: "},
 	} {
 		cfg := Default()
 		c.change(&cfg)

@@ -53,13 +53,9 @@ func (c *Config) check() error {
 				p, strings.Join(denied.Endpoints, ", "))
 		}
 	}
-	bad.oneOf("mode", c.Mode, "observe or enforce", observe, enforce)
-	if c.Mode == observe && c.Enforce != 100 {
-		bad("enforce", "%v, but mode is observe: nothing is steered (want mode: enforce, or leave this out)", c.Enforce)
-	}
-	if share, _ := c.Unsteered(); share > 0 && c.Dynamo.Plane != "" {
-		bad("mode",
-			"with dynamo every request must be steered: its front ends in direct mode answer 400 where no worker is named (want enforce, at 100%%)")
+	if share, _ := c.Unsteered(); share > 0 && c.Dynamo.Discovery != "" {
+		bad("enforce", "%v, but with dynamo every request must be steered: its front ends in direct mode answer 400 where no worker "+
+			"is named (want 100%%)", c.Enforce)
 	}
 	c.checkNATS(bad)
 	c.checkMedia(bad)
@@ -111,7 +107,7 @@ func (c *Config) checkListeners(bad report) {
 func (c *Config) checkAccess(bad report) {
 	relay := &c.Media.Relay
 	for path, err := range map[string]error{"tls": c.TLS.Check(), "admin_tls": c.AdminTLS.Check(), "media.relay.tls": relay.TLS.Check(),
-		"worker_access": c.WorkerAccess.Check(), "replicas": c.Replicas.Access.Check()} {
+		"worker_access": c.WorkerAccess.Check(), "replicas": c.Replicas.Access("").Check()} {
 		if err != nil {
 			bad(path, "%v", err)
 		}
@@ -156,14 +152,8 @@ func (c *Config) checkRanges(bad report) {
 	inRange(bad, "body_limit", c.BodyLimit, 1<<20, 2047<<20)          // Envoy's minimum; gRPC's maximum
 	inRange(bad, "index.max_bytes", c.Index.MaxBytes, 16<<20, 32<<30) // the range of the index's page numbers
 	inRange(bad, "tracing.sample", c.Tracing.Sample, 0, 1)
-	if at := c.Tracing.Endpoint; at != "" && !isListener(at) {
-		bad("tracing.endpoint", "%q is not an OTLP/gRPC receiver (want host:port, such as 127.0.0.1:4317)", at)
-	}
-	if c.DecisionLog.KeyFile != "" && c.DecisionLog.File == "" {
-		bad("decision_log.key_file", "given without file: nothing is written (want file too)")
-	}
-	if c.ReadyAfter != 0 {
-		inRange(bad, "ready_after", c.ReadyAfter, 100*time.Millisecond, 10*time.Minute)
+	if at, _ := c.Tracing.Receiver(); at != "" && !isListener(at) {
+		bad("tracing.endpoint", "%q is not an OTLP/gRPC receiver (want host:port, or http://host:port in plain text)", c.Tracing.Endpoint)
 	}
 	inRange(bad, "drain", c.Drain, 0, 10*time.Minute)
 	inRange(bad, "envoy.message_timeout", c.Envoy.MessageTimeout, 200*time.Millisecond, time.Minute)
@@ -203,15 +193,10 @@ func (c *Config) checkNATS(bad report) {
 	if n.URL != "" && n.Listen != "" {
 		bad("nats", "url and listen are both given (want url for an existing server, or listen for an embedded one)")
 	}
-	for key, given := range map[string]string{"dir": n.Dir, "config": n.Config} {
-		if given != "" && n.Listen == "" {
-			bad("nats."+key, "given without listen (it is the embedded server's)")
-		}
+	if n.Config != "" && n.Listen == "" {
+		bad("nats.config", "given without listen (it is the embedded server's)")
 	}
 	n.Check(n.Listen != "", bad.below("nats."))
-	if err := n.Prefix.Check(); err != nil {
-		bad("nats.prefix", "%v", err)
-	}
 }
 
 // below returns a report whose keys are prefixed by path.
@@ -287,7 +272,7 @@ func (c *Config) checkTenants(bad report) {
 		bad("tenants.header", "%q is not the name of a header for the tenant (want one such as x-tenant)", t.Header)
 	case steers(t.Header) != "":
 		bad("tenants.header", removedEarly, t.Header, steers(t.Header))
-	case c.Dynamo.Plane != "":
+	case c.Dynamo.Discovery != "":
 		bad("tenants.header", "with dynamo a client's nvext may name another salt (leave tenants out, or dynamo)")
 	}
 	c.Tenants.Header = strings.ToLower(c.Tenants.Header)

@@ -57,7 +57,6 @@ func (c *Config) ClassOf(w *Worker) (Class, bool) {
 
 func (m *Model) checkClasses(path string, bad report) {
 	checkOffload(m.own(), path, bad)
-	inRange(bad, path+".max_loras", m.MaxLoRAs, 0, 1024)
 	names := map[string]int{}
 	for i := range m.Classes {
 		c := &m.Classes[i]

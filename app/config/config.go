@@ -36,9 +36,7 @@ type Config struct {
 	PassUnread []string `yaml:"pass_unread"`
 	// PassCacheHints leaves in bodies the fields by which clients say what engines should keep in their caches, for trusted clients.
 	PassCacheHints bool `yaml:"pass_cache_hints"`
-	// Mode is enforce or observe. With observe, everything is decided and counted, but Envoy is told nothing of it.
-	Mode string `yaml:"mode" reload:"live"`
-	// Enforce is the share of conversations that are steered; the others are treated as with observe.
+	// Enforce is the share of conversations that are steered. The others are decided and counted, but Envoy is told nothing of it.
 	Enforce Percent `yaml:"enforce" reload:"live"`
 	Route   Route   `yaml:"route"`
 	Tenants Tenants `yaml:"tenants"`
@@ -51,8 +49,6 @@ type Config struct {
 	WorkerAccess secure.Peer `yaml:"worker_access"`
 	Replicas     Replicas    `yaml:"replicas"`
 	NATS         NATS        `yaml:"nats"`
-	// ReadyAfter is how long readiness may be delayed at start until the workers' event streams have caught up.
-	ReadyAfter time.Duration `yaml:"ready_after"`
 	// Drain is how long a stopping process continues to decide after it has reported that it is no longer ready.
 	Drain       time.Duration `yaml:"drain"`
 	DecisionLog DecisionLog   `yaml:"decision_log"`
@@ -81,8 +77,16 @@ type Config struct {
 
 // Replicas are all Sightlines of a fleet, including this one, by the addresses of their listeners.
 type Replicas struct {
-	Addresses []string    `yaml:"addresses"` // ip:port, name:port (all its addresses) or unix:/path; default: envoy.sightlines
-	Access    secure.Peer `yaml:",inline"`
+	Addresses []string `yaml:"addresses"` // ip:port, name:port (all its addresses) or unix:/path; default: envoy.sightlines
+	CA        string   `yaml:"ca"`        // these as in secure.Peer
+	Cert      string   `yaml:"cert"`
+	Key       string   `yaml:"key"`
+	Name      string   `yaml:"name"`
+}
+
+// Access says how the other replicas are reached: with the first token of tokenFile, which they, too, take.
+func (r *Replicas) Access(tokenFile string) *secure.Peer {
+	return &secure.Peer{CA: r.CA, Cert: r.Cert, Key: r.Key, Name: r.Name, APIKeyFile: tokenFile}
 }
 
 // All returns the addresses, by default those in Envoy's configuration; none if there is only one.
@@ -136,9 +140,7 @@ type Tenants struct {
 type NATS struct {
 	bus.Access `yaml:",inline"` // URL: an existing server
 	Listen     string           `yaml:"listen"` // or: an embedded server, listening here for agents, such as 127.0.0.1:4222
-	Dir        string           `yaml:"dir"`    // the embedded server's stream directory; default: a new one in the temporary directory
 	Config     string           `yaml:"config"` // a nats-server configuration for the embedded server: users and permissions, TLS, limits
-	Prefix     bus.Prefix       `yaml:"prefix"` // of subjects and of the stream's name; the same as the agents'
 }
 
 // Given reports whether there is a server.
@@ -146,7 +148,7 @@ func (n *NATS) Given() bool { return n.URL != "" || n.Listen != "" }
 
 // Link returns package bus's options.
 func (n *NATS) Link() bus.LinkOptions {
-	return bus.LinkOptions{Access: n.Access, Prefix: n.Prefix, Server: bus.Server{Listen: n.Listen, Dir: n.Dir, Config: n.Config}}
+	return bus.LinkOptions{Access: n.Access, Server: bus.Server{Listen: n.Listen, Config: n.Config}}
 }
 
 // Index bounds what is stored of the workers' blocks.
@@ -158,15 +160,17 @@ type Index struct {
 // DecisionLog says where each decision is written, with its outcome. Off without File.
 type DecisionLog struct {
 	File string `yaml:"file"`
-	// a secret of 32 bytes or more, for pseudonyms that are the same on all replicas; without it, a random one is used
-	KeyFile string `yaml:"key_file"`
 }
 
 // Tracing says where decisions are sent as OpenTelemetry spans. Off without Endpoint.
 type Tracing struct {
-	Endpoint string  `yaml:"endpoint"` // host:port of an OTLP/gRPC receiver
-	Insecure bool    `yaml:"insecure"` // use plain text
+	Endpoint string  `yaml:"endpoint"` // an OTLP/gRPC receiver: host:port, or http://host:port in plain text
 	Sample   float64 `yaml:"sample"`   // share of the decisions that are traced if the request came without a span
+}
+
+// Receiver returns the receiver's host:port, and whether it is reached in plain text.
+func (t *Tracing) Receiver() (addr string, plain bool) {
+	return strings.CutPrefix(t.Endpoint, "http://")
 }
 
 // Media says which images may be fetched and how long a request waits for them.
@@ -201,7 +205,6 @@ type Model struct {
 	Adapters      []string `yaml:"adapters"` // LoRA adapters' names
 	Dir           string   `yaml:"dir"`      // model directory without weights; relative to this file
 	engine.Server `yaml:",inline"`
-	MaxLoRAs      int     `yaml:"max_loras"`    // adapters that a worker can hold loaded at once; 0: 1
 	FetchKV       bool    `yaml:"fetch_kv"`     // tell a worker who holds blocks that it lacks (llm-d's sidecar with the offloading connector)
 	OffloadUnit   int     `yaml:"offload_unit"` // tokens that a lower tier returns at once; 0: one block
 	Classes       []Class `yaml:"classes"`      // workers that were started differently
@@ -225,15 +228,12 @@ type Worker struct {
 type Events struct {
 	ZMQ    string `yaml:"zmq"`    // the engine's PUB socket, such as tcp://10.0.0.5:5557; rank r is at port + r
 	Replay string `yaml:"replay"` // its replay socket, such as tcp://10.0.0.5:5657
-	Topic  string `yaml:"topic"`
 	// HTTP is the server whose events are drained, such as http://10.0.0.5:8000 (TensorRT-LLM). Draining takes them away from
 	// everybody else, so only one router replica may do it; with more, an agent drains and publishes.
 	HTTP string `yaml:"http"`
 	NATS bool   `yaml:"nats"` // an agent beside the worker publishes them
-	// Bind makes Sightline listen at ZMQ, for an engine whose publisher connects.
+	// Bind makes Sightline listen at ZMQ, for an engine whose publisher connects from the worker's address.
 	Bind bool `yaml:"bind"`
-	// From is the network from which it connects, with Bind; "": only the worker's address.
-	From string `yaml:"from"`
 	// Load is where a worker of NVIDIA's standalone router example publishes its load; its events then have that form.
 	Load string `yaml:"load"`
 	Host string `yaml:"-"`    // the only host that is dialled, if the worker itself named ZMQ and Replay; "": any
@@ -292,21 +292,16 @@ func (p Percent) MarshalYAML() ([]byte, error) { return []byte(p.String()), nil 
 // Unsteered returns the share of conversations that are left to Envoy's own balancing, 0 to 1, and the name that the report uses
 // for the mode.
 func (c *Config) Unsteered() (share float64, mode string) {
-	if c.Mode == observe {
-		return 1, observe
-	}
 	return 1 - float64(c.Enforce)/100, c.Enforce.String()
 }
 
 // RefusesUnread reports whether no body may reach a worker unread.
 func (c *Config) RefusesUnread() bool { return c.OnUnread == refuse }
 
-// The values of mode and on_unread.
+// The values of on_unread.
 const (
-	route   = "route"
-	refuse  = "refuse"
-	observe = "observe"
-	enforce = "enforce"
+	route  = "route"
+	refuse = "refuse"
 )
 
 // Size is a number of bytes: 1048576, 64MiB, 2GiB.
@@ -350,14 +345,13 @@ func (s Size) MarshalYAML() ([]byte, error) { return []byte(s.String()), nil }
 // Default returns the configuration of an empty file.
 func Default() Config {
 	return Config{
-		Mode: enforce, Enforce: 100, Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20,
+		Enforce: 100, Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20,
 		OnUnread: route, Fixed: defaultFixed(),
-		NATS:       NATS{Prefix: bus.DefaultPrefix},
-		ReadyAfter: 30 * time.Second, Drain: 10 * time.Second,
+		Drain:   10 * time.Second,
 		Tracing: Tracing{Sample: 0.01},
 		Index:   Index{MaxBytes: 2 << 30},
 		Media:   Media{Budget: 150 * time.Millisecond},
-		Dynamo:  Dynamo{Namespace: "dynamo", Component: "backend", PrefillComponent: "prefill", Endpoint: "generate"},
+		Dynamo:  Dynamo{Namespace: "dynamo", Component: "backend", PrefillComponent: "prefill"},
 		Envoy:   Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901", MessageTimeout: 2 * time.Second},
 	}
 }

@@ -8,12 +8,10 @@ import (
 	"strings"
 )
 
-// Kubernetes says which EndpointSlices list workers, or which InferencePool selects them. The keys of the server itself are needed only
-// outside a pod.
+// Kubernetes says which EndpointSlices list workers, or which InferencePool selects them. API is needed only outside a
+// pod.
 type Kubernetes struct {
-	API       string `yaml:"api"`        // such as https://10.96.0.1:443; default: the pod's own
-	CAFile    string `yaml:"ca_file"`    // of the server's certificate authority
-	TokenFile string `yaml:"token_file"` // our token; read again for each request
+	API string `yaml:"api"` // such as http://127.0.0.1:8001 of kubectl proxy; default: the pod's own
 	// Pool is the name of an InferencePool of Gateway API's Inference Extension. Its pods are asked what they serve, so models need not
 	// be given.
 	Pool      string            `yaml:"pool"`

@@ -7,14 +7,13 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 )
 
-// Dynamo finds the workers of an NVIDIA Dynamo deployment, and receives their KV events on its event plane. Off without Plane.
+// Dynamo finds the workers of an NVIDIA Dynamo deployment, and receives their KV events on its event plane. Off without
+// Discovery.
 type Dynamo struct {
-	Plane     string     `yaml:"plane"`     // zmq or nats
 	Discovery string     `yaml:"discovery"` // the folder of its file discovery (DYN_FILE_KV)
-	NATS      bus.Access `yaml:"nats"`      // the server of a NATS plane
+	NATS      bus.Access `yaml:"nats"`      // the server of a NATS plane; none: the plane is ZeroMQ
 	Namespace string     `yaml:"namespace"`
-	Component string     `yaml:"component"`
-	Endpoint  string     `yaml:"endpoint"`
+	Component string     `yaml:"component"` // COMPONENT, or COMPONENT/ENDPOINT if its endpoint is not generate
 	// PrefillComponent has the workers that prefill for those of Component; "": none.
 	PrefillComponent string `yaml:"prefill_component"`
 	Model            string `yaml:"model"` // name of one of models; may be omitted if there is only one
@@ -25,32 +24,29 @@ type Dynamo struct {
 	EnginePort int `yaml:"engine_port"`
 }
 
+// Answers returns the component whose workers answer, and its endpoint that takes requests.
+func (d *Dynamo) Answers() (component, endpoint string) {
+	component, endpoint, given := strings.Cut(d.Component, "/")
+	if !given {
+		endpoint = "generate"
+	}
+	return component, endpoint
+}
+
 // Worker returns the keys that all its workers share.
 func (d *Dynamo) Worker() *Worker { return &Worker{Model: d.Model, Class: d.Class} }
 
 func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 	d := &c.Dynamo
-	if d.Plane == "" {
-		if d.Discovery != "" || len(d.Frontends) > 0 || d.NATS != (bus.Access{}) || d.EnginePort != 0 || d.Model != "" || d.Class != "" {
-			bad("dynamo.plane", "missing (want zmq or nats)")
+	if d.Discovery == "" {
+		if len(d.Frontends) > 0 || d.NATS != (bus.Access{}) || d.EnginePort != 0 || d.Model != "" || d.Class != "" {
+			bad("dynamo.discovery", "missing (want the folder of --discovery-backend file, DYN_FILE_KV)")
 		}
 		return
 	}
-	if d.Plane == "jetstream" {
-		bad("dynamo.plane", "jetstream is no longer supported, since only Dynamo before 1.6 publishes there (want zmq or nats)")
-	} else {
-		bad.oneOf("dynamo.plane", d.Plane, "zmq or nats", "zmq", "nats")
-	}
-	switch {
-	case d.Plane == "nats" && d.NATS.URL == "":
-		bad("dynamo.nats.url", "missing (want the server of the %s plane, such as nats://10.0.0.4:4222)", d.Plane)
-	case d.Plane == "zmq" && d.NATS != (bus.Access{}):
-		bad("dynamo.nats", "given, but plane is zmq (want plane: nats, or leave it out)")
-	case d.Discovery == "":
-		bad("dynamo.discovery", "missing (want the folder of --discovery-backend file, DYN_FILE_KV)")
-	}
 	d.NATS.Check(false, bad.below("dynamo.nats."))
-	for key, name := range map[string]string{"namespace": d.Namespace, "component": d.Component, "endpoint": d.Endpoint} {
+	component, endpoint := d.Answers()
+	for key, name := range map[string]string{"namespace": d.Namespace, "component": component, "component's endpoint": endpoint} {
 		if name == "" || len(name) > 255 || strings.ContainsAny(name, "/ ") {
 			bad("dynamo."+key, "%q is not a name", name)
 		}
@@ -63,7 +59,7 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 	if d.EnginePort < 0 || d.EnginePort > 65535 || d.EnginePort > 0 && len(d.Frontends) > 0 {
 		bad("dynamo.engine_port", "%d: want a port up to 65535, and no frontends beside it", d.EnginePort)
 	}
-	if d.PrefillComponent == d.Component || len(d.PrefillComponent) > 255 || strings.ContainsAny(d.PrefillComponent, "/ ") {
+	if d.PrefillComponent == component || len(d.PrefillComponent) > 255 || strings.ContainsAny(d.PrefillComponent, "/ ") {
 		bad("dynamo.prefill_component", "%q is not a name beside component", d.PrefillComponent)
 	}
 	w := d.Worker()

@@ -9,7 +9,6 @@ const dynamo = `
 models:
 - {name: m, dir: models/m, block_hash: dynamo, media_names: injected, classes: [{name: plain, block_hash: sightline}]}
 dynamo:
-  plane: zmq
   discovery: /run/dynamo
   frontends: ["10.0.0.7:8000", "10.0.0.8:8000"]
 `
@@ -19,14 +18,16 @@ func TestDynamo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := c.Dynamo; d.Namespace != "dynamo" || d.Component != "backend" || d.Endpoint != "generate" || d.Model != "m" ||
+	_, endpoint := c.Dynamo.Answers()
+	if d := c.Dynamo; endpoint != "generate" || d.Namespace != "dynamo" || d.Component != "backend" || d.Model != "m" ||
 		len(d.Frontends) != 2 {
 		t.Errorf("%+v", d)
 	}
 	readsBack(t, c)
 	for name, change := range map[string][2]string{
-		"NATS": {"plane: zmq", `plane: nats
-  nats: {url: "nats://10.0.0.4:4222", user: u, password_file: /etc/nats/password}`},
+		"NATS": {"dynamo:\n", `dynamo:
+  nats: {url: "nats://10.0.0.4:4222", auth: /etc/nats/password}
+`},
 		"the engines' own":  {`frontends: ["10.0.0.7:8000", "10.0.0.8:8000"]`, "engine_port: 8000"},
 		"computed names":    {"media_names: injected", "media_names: computed"},
 		"publisher's other": {"block_hash: dynamo", "block_hash: dynamo_suffix"},
@@ -39,27 +40,23 @@ func TestDynamo(t *testing.T) {
 
 func TestDynamoMistakes(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
-		{"plane: zmq", `plane: ""`, "dynamo.plane: missing"},
-		{"plane: zmq", "plane: zmk", `dynamo.plane: "zmk" is not known (want zmq or nats)`},
-		{"plane: zmq", "plane: jetstream", "dynamo.plane: jetstream is no longer supported"},
-		{"plane: zmq", "plane: nats\n  nats: nats://u:p@10.0.0.4:4222", "dynamo.nats: one value, where keys and values are expected"},
-		{"plane: zmq", "plane: nats\n  nats: {url: a, nkey: f, token_file: g}", "dynamo.nats.token_file: given together with nkey"},
-		{"plane: zmq", "plane: nats", "dynamo.nats.url: missing"},
+		{"dynamo:\n", "dynamo:\n  plane: nats\n", "dynamo.plane: no longer a key: it is NATS if nats.url is given"},
+		{"dynamo:\n", "dynamo:\n  nats: nats://u:p@10.0.0.4:4222\n", "dynamo.nats: one value, where keys and values are expected"},
+		{"dynamo:\n", "dynamo:\n  nats: {url: a, nkey: f}\n", "dynamo.nats.nkey: no longer a key: "},
 		{"discovery: /run/dynamo", `discovery: ""`, "dynamo.discovery: missing"},
-		{"plane: zmq", "plane: zmq\n  namespace: a/b", `dynamo.namespace: "a/b" is not a name`},
-		{"plane: zmq", `plane: zmq
-  component: ""`, `dynamo.component: "" is not a name`},
-		{"plane: zmq", "plane: zmq\n  prefill_component: backend", `dynamo.prefill_component: "backend" is not a name beside component`},
+		{"dynamo:\n", "dynamo:\n  namespace: a/b\n", `dynamo.namespace: "a/b" is not a name`},
+		{"dynamo:\n", "dynamo:\n  component: \"\"\n", `dynamo.component: "" is not a name`},
+		{"dynamo:\n", "dynamo:\n  component: a/b c\n", `dynamo.component's endpoint: "b c" is not a name`},
+		{"dynamo:\n", "dynamo:\n  prefill_component: backend\n", `dynamo.prefill_component: "backend" is not a name beside component`},
 		{"10.0.0.8:8000", "frontend:8000", `dynamo.frontends: [1] "frontend:8000" is not what Envoy can dial`},
-		{"plane: zmq", "plane: zmq\n  engine_port: 8000", "dynamo.engine_port: 8000: want a port up to 65535, and no frontends beside it"},
-		{"plane: zmq", "plane: zmq\n  model: x", `dynamo.model: "x" is not the name of a model`},
-		{"plane: zmq", "plane: zmq\n  class: plain", `want block_hash: dynamo for the model "m"`},
+		{"dynamo:\n", "dynamo:\n  engine_port: 8000\n", "dynamo.engine_port: 8000: want a port up to 65535, and no frontends beside it"},
+		{"dynamo:\n", "dynamo:\n  model: x\n", `dynamo.model: "x" is not the name of a model`},
+		{"dynamo:\n", "dynamo:\n  class: plain\n", `want block_hash: dynamo for the model "m"`},
 		{`injected, classes: [{name: plain, block_hash: sightline}]}
 dynamo:
-  plane: zmq
   discovery: /run/dynamo
   frontends: ["10.0.0.7:8000", "10.0.0.8:8000"]`, `computed}
-dynamo: {plane: zmq, discovery: /run/dynamo, engine_port: 8000}`, "dynamo.engine_port: without Dynamo's front end"},
+dynamo: {discovery: /run/dynamo, engine_port: 8000}`, "dynamo.engine_port: without Dynamo's front end"},
 	} {
 		text := strings.Replace(dynamo, c.from, c.to, 1)
 		if text == dynamo {

@@ -24,9 +24,9 @@ func TestReferences(t *testing.T) {
 log_level: ${env:CONF_LEVEL}
 max_in_flight: ${file:most}
 pass_cache_hints: ${env:CONF_HINTS}
-ready_after: ${env:CONF_TIME}
+drain: ${env:CONF_TIME}
 body_limit: "${env:CONF_SIZE}MiB"
-nats: {url: "nats://${env:CONF_HOST}:4222", user: "${file:user}", password_file: /p}
+nats: {url: "nats://${env:CONF_HOST}:4222", auth: "${file:user}"}
 media: {domains: [&d "${env:CONF_HOST}.example", *d]}
 models:
 - name: &name ${env:CONF_DIGITS}
@@ -48,9 +48,9 @@ workers:
 		t.Fatal(err)
 	}
 	m := &c.Models[0]
-	if c.LogLevel != "warn" || c.MaxInFlight != 7 || !c.PassCacheHints || c.ReadyAfter != 90*time.Second || c.BodyLimit != 2<<20 ||
+	if c.LogLevel != "warn" || c.MaxInFlight != 7 || !c.PassCacheHints || c.Drain != 90*time.Second || c.BodyLimit != 2<<20 ||
 		c.NATS.URL != "nats://h:4222" ||
-		c.NATS.User != "sekret user: {x} # \"\n" || c.Media.Domains[1] != "h.example" || m.Name != "0123" || m.Dir != filepath.Join(dir, "h/m") ||
+		c.NATS.Auth != "sekret user: {x} # \"\n" || c.Media.Domains[1] != "h.example" || m.Name != "0123" || m.Dir != filepath.Join(dir, "h/m") ||
 		m.ChatTemplate != "${x}{{ a }}" || m.ProcessorKwargs != `{"max_pixels": 7}` || c.Workers[1].Addr != "10.9.8.7:8001" {
 		t.Errorf("%+v", c)
 	}

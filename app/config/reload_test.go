@@ -16,12 +16,12 @@ func TestFollow(t *testing.T) {
 	}
 	next, err := Parse([]byte(small +
 		"- {addr: 10.0.0.6:8000}\nlisten: 127.0.0.1:2\nmax_in_flight: 3\nmedia: {domains: [d], budget: 1s}\nindex: {max_bytes: 1GiB}\n" +
-		"nats: {url: \"nats://b\", prefix: blue}\nenvoy: {listen: \"127.0.0.1:3\", message_timeout: 1s}\n"))
+		"nats: {url: \"nats://b\", tls_ca: f}\nenvoy: {listen: \"127.0.0.1:3\", message_timeout: 1s}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	live, restart, err := was.Follow(next)
-	if want := []string{"listen", "nats.url", "nats.prefix", "index.max_bytes",
+	if want := []string{"listen", "nats.url", "nats.tls_ca", "index.max_bytes",
 		"envoy.message_timeout"}; err != nil || !slices.Equal(restart, want) {
 		t.Errorf("%v, %q want a restart", err, restart)
 	}

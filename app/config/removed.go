@@ -8,6 +8,12 @@ import (
 // learned says what replaces a flag that only some prompts depend on.
 const learned = "what such a flag changes is learned from the workers' events (leave the key out)"
 
+// authFile says what replaces a key of each way to authenticate to NATS.
+const authFile = "one file says it, whatever is in it: credentials, an nkey's seed, user:password or a token (want auth: FILE)"
+
+// account says what replaces the keys for an API server outside of a pod.
+const account = "a pod's ServiceAccount has it, and kubectl proxy needs none (leave the key out)"
+
 // removed maps former keys, without indices, to what to do instead. Below a model a class's key counts as the model's.
 var removed = map[string]string{
 	"models.client_uuid": "vLLM serves the features of the first image seen under a uuid, so a client's never reaches a worker " +
@@ -17,11 +23,25 @@ var removed = map[string]string{
 	"index.partition":         "each Sightline holds the whole index: 1.2 GiB of index.max_bytes hold 50 million blocks (leave the key out)",
 	"metrics":                 "other routers' names of metrics are recording rules, examples/prometheus/names.yml (leave the key out)",
 
-	"standalone":   "its workers are workers like others (want workers, each with events.zmq and events.load)",
-	"route.mode":   "both protocols are always spoken (leave the key out, or set x-sightline-mode in a route's gRPC metadata)",
-	"route.pool":   "a route names it (want x-sightline-pool in its gRPC metadata)",
-	"route.header": "a route names it (want x-sightline-header in its gRPC metadata)",
-	"nats.stream":  "Sightline creates the agents' stream as a file of 256 MiB; create another with NATS' own tools first (leave the key out)",
+	"standalone":       "its workers are workers like others (want workers, each with events.zmq and events.load)",
+	"route.mode":       "both protocols are always spoken (leave the key out, or set x-sightline-mode in a route's gRPC metadata)",
+	"route.pool":       "a route names it (want x-sightline-pool in its gRPC metadata)",
+	"route.header":     "a route names it (want x-sightline-header in its gRPC metadata)",
+	"nats.credentials": authFile, "nats.nkey": authFile, "nats.user": authFile, "nats.password_file": authFile, "nats.token_file": authFile,
+	"workers.events.topic": "all topics are read (leave the key out)",
+	"workers.events.from":  "a publisher connects from its worker's address alone (leave the key out, or have an agent beside the worker)",
+	"kubernetes.ca_file":   account, "kubernetes.token_file": account,
+	"tracing.insecure":      "the address says it (want endpoint: http://HOST:PORT for plain text)",
+	"replicas.api_key_file": "the first token of listen_token_file is sent (leave the key out)",
+	"dynamo.plane":          "it is NATS if nats.url is given, else ZeroMQ (leave the key out)",
+	"dynamo.endpoint":       "it stands beside the component (want component: COMPONENT/ENDPOINT, if it is not generate)",
+	"ready_after":           "a start waits for event streams for 30 s at most (leave the key out)",
+	"decision_log.key_file": "pseudonyms have the secret of the block hashes (want index.key_file)",
+	"models.max_loras":      "workers report it, and SGLang's is taken to be 8 (leave the key out)",
+	"mode":                  "a share says it: without it all is steered, as with enforce (want enforce: 0% for observe)",
+	"nats.dir":              "the streams' folder stands in nats.config (want jetstream { store_dir: DIR } in a file that nats.config names)",
+	"nats.prefix":           "a NATS server, or an account of it, has one deployment (leave the key out)",
+	"nats.stream":           "Sightline creates the agents' stream, a file of 256 MiB; create another first (leave the key out)",
 
 	"audit": "it is always on (leave the key out)",
 	"audit_text": "clients' text is shown nowhere; sightline explain --against shows which tokens differ of a request of yours " +

@@ -26,10 +26,9 @@ var update = flag.Bool("update", false, "write schema.json")
 
 // enums holds the keys with a fixed set of values, by the path of the key.
 var enums = map[string][]any{
-	"log_level": {"debug", "info", "warn", "error"}, "mode": {"observe", "enforce"},
+	"log_level":    {"debug", "info", "warn", "error"},
 	"on_unread":    {"route", "refuse"},
 	"workers.role": {"", "both", "prefill", "decode", "encode"}, "kubernetes.workers.role": {"", "both", "prefill", "decode", "encode"},
-	"dynamo.plane":  {"", "zmq", "nats"},
 	"models.engine": {"vllm", "sglang", "trtllm"}, "models.chat_template_content_format": {"auto", "string", "openai"},
 	"models.mm_hasher_algorithm": {"blake3", "sha256", "sha512"}, "models.tokenizer_mode": {"auto", "hf", "slow",
 		"mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41", "inkling", "kimi_k3", "kimi_audio", "cohere",
@@ -267,7 +266,7 @@ func TestSchema(t *testing.T) {
 	}
 	for _, bad := range []string{"listn: a", "workers: {}", "workers: [{adr: a}]", "log_level: loud", "max_in_flight: many",
 		"models: [{name: m, engine: gpt}]",
-		"models: [{name: m, classes: [{nme: c}]}]", "dynamo: {plane: tape}", "pass_cache_hints: 3", "envoy: {pools: [{modell: m}]}"} {
+		"models: [{name: m, classes: [{nme: c}]}]", "dynamo: {component: []}", "pass_cache_hints: 3", "envoy: {pools: [{modell: m}]}"} {
 		if check(bad) == nil {
 			t.Errorf("%s is taken", bad)
 		}

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -22,7 +21,7 @@ func (c *Config) CheckServe() error {
 	if len(c.Models) == 0 && !asked {
 		bad("models", "none given (want the name and the directory of each model that workers serve)")
 	}
-	if len(c.Workers)+len(c.Kubernetes.Workers) == 0 && c.Dynamo.Plane == "" && !asked {
+	if len(c.Workers)+len(c.Kubernetes.Workers) == 0 && c.Dynamo.Discovery == "" && !asked {
 		bad("workers", "none given (want workers, or one of kubernetes and dynamo, which find them)")
 	}
 	c.checkFiles(bad)
@@ -30,9 +29,6 @@ func (c *Config) CheckServe() error {
 		errs = append(errs, err)
 	}
 	if _, err := c.Index.Key(); err != nil {
-		errs = append(errs, err)
-	}
-	if _, err := c.DecisionLog.Key(); err != nil {
 		errs = append(errs, err)
 	}
 	if file := c.DecisionLog.File; file != "" {
@@ -45,18 +41,6 @@ func (c *Config) CheckServe() error {
 			bad("decision_log.file", "%s is a folder (want a file)", file)
 		}
 	}
-	if file := c.Kubernetes.CAFile; file != "" {
-		if _, err := (&secure.Peer{CA: file}).Open(zap.NewNop()); err != nil {
-			bad("kubernetes.ca_file", "%w", err)
-		}
-	}
-	if file := c.Kubernetes.TokenFile; file != "" {
-		if text, err := secure.ReadFile(file); err != nil {
-			bad("kubernetes.token_file", "%w", err)
-		} else if len(text) == 0 {
-			bad("kubernetes.token_file", "%s is empty (want a ServiceAccount's token)", file)
-		}
-	}
 	if server := c.NATS.Link().Server; c.NATS.Listen != "" {
 		if err := server.Check(); err != nil {
 			errs = append(errs, err)
@@ -66,9 +50,6 @@ func (c *Config) CheckServe() error {
 		if _, err := a.Options(); err != nil {
 			errs = append(errs, fmt.Errorf("%s.%w", path, err))
 		}
-	}
-	if err := canHold(c.NATS.Dir); c.NATS.Dir != "" && err != nil {
-		bad("nats.dir", "%w", err)
 	}
 	if dir := c.Dynamo.Discovery; dir != "" {
 		if info, err := os.Stat(dir); err == nil && !info.IsDir() { // Dynamo creates it, maybe later
@@ -87,7 +68,7 @@ func (c *Config) checkFiles(bad report) {
 		}
 	}
 	for path, p := range map[string]*secure.Peer{"worker_access": &c.WorkerAccess, "media.relay": relay.Peer(),
-		"replicas": &c.Replicas.Access} {
+		"replicas": c.Replicas.Access("")} {
 		if _, err := p.Open(quiet); err != nil {
 			bad(path, "%w", err)
 		}
@@ -117,14 +98,6 @@ func (r *Relay) Key() ([]byte, error) {
 	return sharedKey("media.relay.key_file", r.KeyFile)
 }
 
-// Key returns the secret that replicas share; nil without KeyFile.
-func (d *DecisionLog) Key() ([]byte, error) {
-	if d.KeyFile == "" {
-		return nil, nil
-	}
-	return sharedKey("decision_log.key_file", d.KeyFile)
-}
-
 // Key returns the secret of the block hashes; nil without KeyFile.
 func (x *Index) Key() ([]byte, error) {
 	if x.KeyFile == "" {
@@ -142,18 +115,4 @@ func sharedKey(path, file string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %s holds %d bytes (want 32 or more, the same in all replicas)", path, file, len(key))
 	}
 	return key, nil
-}
-
-// canHold reports whether a directory exists or can be created: the nearest existing path above it is a directory.
-func canHold(dir string) error {
-	for {
-		info, err := os.Stat(dir)
-		switch {
-		case err == nil && !info.IsDir():
-			return fmt.Errorf("%s is a file (want a folder)", dir)
-		case err == nil || !errors.Is(err, fs.ErrNotExist):
-			return err
-		}
-		dir = filepath.Dir(dir)
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 
@@ -59,7 +58,7 @@ func (c *workersCheck) kubernetes() {
 	if k.Pool == "" && k.Namespace != "" {
 		c.bad("kubernetes.namespace", "%q, but no pool is named (want kubernetes.pool; groups have a namespace of their own)", k.Namespace)
 	}
-	if len(k.Workers) == 0 && k.Pool == "" && (k.API != "" || k.CAFile != "" || k.TokenFile != "") {
+	if len(k.Workers) == 0 && k.Pool == "" && k.API != "" {
 		c.bad("kubernetes.workers", "none given (want a list of groups such as {service: vllm, port: http}, or kubernetes.pool)")
 	}
 	for i := range k.Workers {
@@ -128,14 +127,10 @@ func (c *workersCheck) eventKeys(e *Events, path string) {
 			first = source.key
 		}
 	}
-	for key, given := range map[string]bool{"replay": e.Replay != "", "topic": e.Topic != "", "bind": e.Bind, "load": e.Load != ""} {
+	for key, given := range map[string]bool{"replay": e.Replay != "", "bind": e.Bind, "load": e.Load != ""} {
 		if given && e.ZMQ == "" {
 			c.bad(path+".events."+key, "given without zmq, the socket that it belongs to (want zmq too, or leave it out)")
 		}
-	}
-	if _, err := netip.ParsePrefix(e.From); e.From != "" && (err != nil || !e.Bind) {
-		c.bad(path+".events.from",
-			"%q is not a network, or bind is not true (want one such as 10.0.0.0/24 from which the publisher connects here)", e.From)
 	}
 	if e.NATS && !c.NATS.Given() {
 		c.bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")

@@ -116,7 +116,7 @@ func socketsOf(w *findings.Server) (list []*findings.Socket) {
 			if err == nil && e.Replay != "" {
 				one.Replay, err = zmq.Address(e.Replay, "", rank)
 			}
-			one.Topic, one.Err = e.Topic, err
+			one.Err = err
 			list = append(list, one)
 		}
 		return list
@@ -178,7 +178,7 @@ func (e *ears) listen(ctx context.Context, o *findings.Socket, r rules.Rules) {
 		what()
 	}
 	d := r.Decoder(rules.Decoding{KeepTokens: true})
-	sub := zmq.Sub{Endpoint: o.Pub, Topic: o.Topic, Up: func() { note(func() { o.Up = true }) },
+	sub := zmq.Sub{Endpoint: o.Pub, Up: func() { note(func() { o.Up = true }) },
 		Down:      func(err error) { note(func() { o.Err = err }) },
 		Malformed: func(form string) { note(func() { o.Unread = form }) }}
 	err := sub.Run(ctx, func(m zmq.Message) {
@@ -309,22 +309,27 @@ type client struct {
 	header http.Header
 }
 
-// clientOf returns a client of the Envoy at base, as --host, --header and --ca say.
+// clientOf returns a client of the Envoy at base, as --header and --ca say.
 func (s *collected) clientOf(base string) (*client, error) {
 	at, err := url.Parse(web(base))
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
 		return nil, fmt.Errorf("--url %q: want a URL, such as https://llm.example.com", base)
 	}
-	c := &client{http: rules.NewClient(10*s.o.Patience, nil), base: at, host: s.o.Host, header: http.Header{}}
+	c := &client{http: rules.NewClient(10*s.o.Patience, nil), base: at, header: http.Header{}}
 	for _, line := range s.o.Header {
 		name, value, ok := strings.Cut(line, ":")
 		name = strings.TrimSpace(name)
 		if !ok || !httpguts.ValidHeaderFieldName(name) {
 			return nil, errors.New("--header: want NAME: VALUE, such as 'authorization: Bearer …'")
 		}
-		c.header.Add(name, strings.TrimSpace(value))
+		value = strings.TrimSpace(value)
+		if strings.EqualFold(name, "host") {
+			c.host = value
+			continue
+		}
+		c.header.Add(name, value)
 	}
-	as := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.o.Host}
+	as := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.host}
 	if s.o.CA != "" {
 		text, err := secure.ReadFile(s.o.CA)
 		as.RootCAs = x509.NewCertPool()
@@ -398,7 +403,7 @@ func (c *client) notLetIn(ctx context.Context, err error) string {
 	var got *statusError
 	var untrusted *tls.CertificateVerificationError
 	if errors.As(err, &untrusted) {
-		return fmt.Sprintf("%v: give --ca FILE, or --host NAME as the certificate has it", untrusted.Err)
+		return fmt.Sprintf("%v: give --ca FILE, or --header 'host: NAME' as the certificate has it", untrusted.Err)
 	}
 	if !errors.As(err, &got) || got.status == http.StatusBadRequest {
 		if c.base.Scheme == "http" && rules.SpeaksTLS(ctx, c.addr(), err) {
@@ -414,7 +419,7 @@ func (c *client) notLetIn(ctx context.Context, err error) string {
 	case status/100 == 3:
 		return fmt.Sprintf("the answer is status %d, to %.200q: give --url", status, got.to)
 	case !got.worker && (status == http.StatusNotFound || status == http.StatusMisdirectedRequest):
-		return fmt.Sprintf("the answer is status %d, from Envoy itself: give --host NAME, or --url, as clients use them", status)
+		return fmt.Sprintf("the answer is status %d, from Envoy itself: give --header 'host: NAME', or --url, as clients use them", status)
 	case status == http.StatusTooManyRequests:
 		return "the answer is status 429: repeat it when there is less to do"
 	}

@@ -14,31 +14,29 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sightline-router/sightline/app/findings"
-	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // Options are the flags of `sightline doctor`: what is looked at.
 type Options struct {
-	Config   string        `short:"c" required:"" help:"Sightline's configuration."`
-	Envoy    string        `placeholder:"FILE|URL" help:"An envoy.yaml, a saved config dump, or an Envoy's admin page such as http://127.0.0.1:9901; default: that of envoy.admin, if it answers."`
-	Cluster  []string      `placeholder:"NAME,…" help:"The workers' clusters in Envoy, if other clusters serve the same paths."`
-	Admin    string        `placeholder:"URL" help:"A running Sightline's admin page; default: that of the configuration's admin, if it answers."`
-	URL      string        `name:"url" placeholder:"URL" help:"Where clients reach Envoy; default: http:// at envoy.listen."`
-	Host     string        `placeholder:"NAME" help:"The Host header and the certificate's name, if it is not that of --url."`
-	Header   []string      `sep:"none" placeholder:"NAME: VALUE" help:"A header of requests through Envoy; not printed. Repeatable."`
-	CA       string        `name:"ca" placeholder:"FILE" help:"PEM file of the authority of Envoy's certificate; default: the system's."`
-	Agent    []string      `placeholder:"URL,…" help:"Agents' admin pages."`
-	Pre      bool          `help:"Check only files, before anything runs."`
-	Canary   bool          `negatable:"" default:"true" help:"Send each worker a small prompt twice; and Envoy, if it answers, one more, forged headers and a body of body_limit."`
-	Patience time.Duration `default:"3s" help:"How long to wait for an answer or an event."`
-	Watch    time.Duration `placeholder:"EVERY" help:"Repeat at this interval until interrupted and print changes."`
-	JSON     bool          `help:"Print one JSON object: status, and a list of code, category, title, verdict, evidence, fix, link."`
+	Config string `short:"c" required:"" placeholder:"FILE" help:"Sightline's configuration."`
+	Pre    bool   `help:"Check only files, before anything runs."`
+	Admin  string `placeholder:"URL" help:"A running Sightline's page; default: of -c."`
+	Envoy  string `placeholder:"FILE|URL" help:"envoy.yaml, dump or admin page; default: of -c."`
+	// Cluster: as in check.Want.
+	Cluster []string `placeholder:"NAME,…" help:"Its clusters of workers, if not clear."`
+	Agent   []string `placeholder:"URL,…" help:"Agents' admin pages."`
+	Canary  bool     `negatable:"" default:"true" help:"Send workers, and Envoy, small requests."`
+	URL     string   `name:"url" placeholder:"URL" help:"Where clients reach Envoy; default: of -c."`
+	Header  []string `sep:"none" placeholder:"NAME: VALUE" help:"Of requests there; not printed. Repeatable."`
+	CA      string   `name:"ca" placeholder:"FILE" help:"PEM file of its certificate's authority."`
+	JSON    bool     `help:"Print one JSON object."`
+	// Patience is how long to wait for an answer or an event; 0: 3 s.
+	Patience time.Duration `kong:"-"`
 
 	Out   io.Writer `kong:"-"`
 	Color bool      `kong:"-"`
@@ -138,33 +136,8 @@ func Status(list []Result, pre bool) (status int) {
 	return status
 }
 
-// Run examines, prints the results and returns the exit status. With Watch it repeats this and prints only changes.
+// Run examines, prints the results and returns the exit status.
 func Run(ctx context.Context, o Options) (status int, err error) {
 	list := Examine(ctx, o)
-	if err := o.print(list); err != nil || o.Watch <= 0 {
-		return Status(list, o.Pre), err
-	}
-	for retry.Sleep(ctx, o.Watch) {
-		before := maps.Collect(func(yield func(string, Verdict) bool) {
-			for _, r := range list {
-				if !yield(r.Code, r.Verdict) {
-					return
-				}
-			}
-		})
-		now := Examine(ctx, o)
-		if ctx.Err() != nil {
-			break
-		}
-		list = now
-		for _, r := range list {
-			if r.Verdict == before[r.Code] {
-				continue
-			}
-			if err := o.printOne(r, fmt.Sprintf("%s, was %s: ", time.Now().Format(time.TimeOnly), before[r.Code])); err != nil {
-				return Status(list, o.Pre), err
-			}
-		}
-	}
-	return Status(list, o.Pre), nil
+	return Status(list, o.Pre), o.print(list)
 }

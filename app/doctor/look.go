@@ -60,6 +60,9 @@ func collect(ctx context.Context, o Options) *collected {
 	var loaded *serve.Server
 	if err == nil {
 		s.Config, cfg.LogLevel = cfg, "error"
+		if p := cfg.Fixed.Patience; p > 0 {
+			o.Patience, s.o.Patience, seen.Patience = p, p, p
+		}
 		loaded, err = serve.Load(cfg)
 		if err != nil {
 			err = cfg.Hide(err)
@@ -137,7 +140,7 @@ func (s *collected) list(ctx context.Context) {
 // lookAtDynamo adds the front ends, and reads the discovery folder.
 func (s *collected) lookAtDynamo(ctx context.Context, client *http.Client) {
 	c := &s.Config.Dynamo
-	if c.Plane == "" {
+	if c.Discovery == "" {
 		return
 	}
 	if len(s.Servers) == 0 {
@@ -147,7 +150,8 @@ func (s *collected) lookAtDynamo(ctx context.Context, client *http.Client) {
 		s.Servers = append(s.Servers, &findings.Server{FrontEnd: true,
 			Worker: config.Worker{Name: "front end " + at, Addr: at, Model: c.Model}})
 	}
-	found, err := dynamo.Workers(c.Discovery, dynamo.Scope{Namespace: c.Namespace, Component: c.Component, Endpoint: c.Endpoint}, s.began)
+	component, endpoint := c.Answers()
+	found, err := dynamo.Workers(c.Discovery, dynamo.Scope{Namespace: c.Namespace, Component: component, Endpoint: endpoint}, s.began)
 	s.Deployed, s.DeployErr = len(found), err
 }
 
@@ -344,7 +348,7 @@ func (s *collected) lookAtNATS(ctx context.Context) {
 }
 
 func (s *collected) natsFault(ctx context.Context) error {
-	if d := &s.Config.Dynamo; d.Plane == "nats" {
+	if d := &s.Config.Dynamo; d.NATS.URL != "" {
 		c, err := s.reach(ctx, "dynamo.nats", &d.NATS, "")
 		if err != nil {
 			return err
@@ -355,7 +359,7 @@ func (s *collected) natsFault(ctx context.Context) error {
 	if n.URL == "" {
 		return nil
 	}
-	c, err := s.reach(ctx, "nats", &n.Access, n.Prefix.RouterInbox())
+	c, err := s.reach(ctx, "nats", &n.Access, bus.RouterInbox)
 	if err != nil {
 		return err
 	}
@@ -366,7 +370,7 @@ func (s *collected) natsFault(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
 	defer cancel()
 	js, err := jetstream.New(c)
-	for _, name := range []string{n.Prefix.Stream(), n.Prefix.State()} {
+	for _, name := range []string{bus.EventStream, bus.StateStream} {
 		if err == nil {
 			_, err = js.Stream(ctx, name)
 		}

@@ -59,7 +59,8 @@ func (o *Options) against(out io.Writer) (func(ctx context.Context, request []by
 	if err != nil {
 		return nil, fmt.Errorf("worker_access: %w", err)
 	}
-	a := &against{model: m, addr: u.Host, named: o.Config != "" || o.EngineModel != "", client: rules.NewClient(patience, as), out: out}
+	a := &against{model: m, addr: u.Host, named: m.Server.EngineModel != m.Name || o.Config != "",
+		client: rules.NewClient(patience, as), out: out}
 	return a.compare, nil
 }
 

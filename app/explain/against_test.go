@@ -27,7 +27,7 @@ func TestAgainst(t *testing.T) {
 	withImage := fmt.Sprintf(`{"model":"sim-vl","messages":[{"role":"user","content":[`+
 		`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is this?"}]}]}`,
 		base64.StdEncoding.EncodeToString(file.Bytes()))
-	o := Options{ModelDir: "../../examples/models/qwen2.5-vl", Engine: "vllm", EngineVersion: "0.32.0", EngineModel: "sim-vl", BlockSize: 16}
+	o := Options{ModelDir: "../../examples/models/qwen2.5-vl", Set: []string{"engine_version=0.32.0", "engine_model=sim-vl", "block_size=16"}}
 	m, err := o.model()
 	if err != nil {
 		t.Fatal(err)
@@ -131,8 +131,8 @@ func TestAgainstInPart(t *testing.T) {
 	const video = `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"Hello there, how are you?"},` +
 		`{"type":"video_url","video_url":{"url":"data:video/mp4;base64,AAAA"}}]}]}`
 	const text = `{"model":"m","messages":[{"role":"user","content":"Hello there, how are you?"}]}`
-	o := Options{ModelDir: "../../examples/models/qwen2.5-vl", Engine: "vllm", EngineVersion: "0.32.0",
-		EngineModel: "Qwen/Qwen2.5-VL-7B-Instruct"}
+	o := Options{ModelDir: "../../examples/models/qwen2.5-vl",
+		Set: []string{"engine_version=0.32.0", "engine_model=Qwen/Qwen2.5-VL-7B-Instruct"}}
 	m, err := o.model()
 	if err != nil {
 		t.Fatal(err)
@@ -146,11 +146,14 @@ func TestAgainstInPart(t *testing.T) {
 		err                          error
 		want, never                  string
 	}{
-		{"a beginning", video, o.EngineModel, "0.32.0", more, true, errPartly, "tokens were compared, and those are equal", "result    equal"},
-		{"a number beside a beginning", video, o.EngineModel, "0.32.0", more, false, errPartly, "0 of the worker's", "result    equal"},
-		{"all", text, o.EngineModel, "0.32.0", same, true, nil, "result    equal", "look at"},
+		{"a beginning", video, m.Server.EngineModel, "0.32.0", more, true, errPartly,
+			"tokens were compared, and those are equal", "result    equal"},
+		{"a number beside a beginning", video, m.Server.EngineModel, "0.32.0", more, false, errPartly,
+			"0 of the worker's", "result    equal"},
+		{"all", text, m.Server.EngineModel, "0.32.0", same, true, nil, "result    equal", "look at"},
 		{"another model", text, "Qwen/Qwen2.5-VL-3B-Instruct", "0.32.0", same, true, errDiffers, "look at   engine_model", "result    equal"},
-		{"another release", text, o.EngineModel, "0.30.0", same, true, errDiffers, "look at   engine_version", "result    equal"},
+		{"another release", text, m.Server.EngineModel, "0.30.0", same, true, errDiffers,
+			"look at   engine_version", "result    equal"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ids := m.explain(t.Context(), []byte(c.request)).TokenIDs

@@ -1,10 +1,10 @@
-// Package explain shows the result of each stage of reading a request (text, tokens, image names, block hashes), and what an index
-// holds of a worker. It uses the same code as serve's decisions, but waits ten seconds for images; a request that cannot be read
+// Package explain shows the result of each stage of reading a request (text, tokens, image names, block hashes), and what a
+// running Sightline decides. It uses the same code as serve's decisions, but waits ten seconds for images; a request that cannot be read
 // yields an error in the output.
 //
 //	explain.go  options, requests read   model.go  the model that they name   request.go  the stages   print.go  for people
 //	against.go  explain --against: a request beside what a worker makes of it
-//	index.go    explain --index                  live.go   explain --admin: where a running Sightline sends a request, and why
+//	live.go     explain --admin: where a running Sightline sends a request, and why
 package explain
 
 import (
@@ -26,38 +26,24 @@ const patience = 10 * time.Second
 // Options are the arguments and flags of `sightline explain`. With ModelDir a request is explained as given, a client's uuids for
 // images included; with Config they are left out, as in what Sightline forwards.
 type Options struct {
-	File string `arg:"" optional:"" default:"-" help:"File with one request per line, or - for standard input: the body, or {\"id\", \"endpoint\", \"headers\", \"request\"}."`
+	File string `arg:"" optional:"" default:"-" help:"Requests, one a line, or - for standard input: the body, or {\"id\", \"endpoint\", \"headers\", \"request\"}."`
 
-	ModelDir      string    `type:"existingdir" xor:"from" help:"Model directory (without weights)."`
-	Config        string    `short:"c" type:"existingfile" xor:"from" help:"Sightline's configuration; with --model."`
-	Model         string    `help:"Name of one of the configuration's models; default: its only one."`
-	Engine        string    `enum:"vllm,sglang,trtllm," default:"" help:"vllm, sglang or trtllm."`
-	EngineVersion string    `help:"The engine's release, such as 0.32.0."`
-	EngineModel   string    `help:"The engine's own --model argument, part of vLLM's image names."`
-	BlockSize     int       `help:"Tokens per KV block."`
-	MediaAllow    []string  `sep:"none" help:"Private network that image URLs may point to, as CIDR; all are refused otherwise. Repeatable."`
-	Set           []string  `sep:"none" help:"key=value for any other key of a model's configuration. Repeatable."`
-	Now           time.Time `help:"Date that templates print, such as 2026-11-21T00:00:00Z; default: now."`
-	JSONL         bool      `name:"jsonl" aliases:"json" help:"Print one JSON object per line."`
+	Config   string   `short:"c" type:"existingfile" placeholder:"FILE" xor:"from" help:"Sightline's configuration."`
+	Model    string   `placeholder:"NAME" help:"Name of one of its models; default: the only one."`
+	Class    string   `placeholder:"NAME" help:"One of the model's classes; default: the model's own keys."`
+	ModelDir string   `type:"existingdir" placeholder:"DIR" xor:"from" help:"Or: a model's directory, without weights."`
+	Set      []string `sep:"none" placeholder:"KEY=VALUE" help:"A key of the model, such as engine=sglang. Repeatable."`
+	Against  string   `placeholder:"URL" help:"Compare what is read with what this worker makes of it: the first difference, and where to look."`
 
-	Class  string `help:"One of the model's classes in the configuration; default: the model's own keys."`
-	Index  string `xor:"from" help:"Instead of requests, print the blocks that a worker holds: a running Sightline's admin address such as http://127.0.0.1:9903, or a file with the output of its /index."`
-	Worker string `help:"With --index: the worker's name."`
-	Rank   int    `help:"With --index: the worker's data-parallel rank."`
-
-	Admin   string `xor:"from" placeholder:"URL" help:"Ask a running Sightline where it would send the requests, and why: its admin address, such as http://127.0.0.1:9903."`
-	Against string `placeholder:"URL" help:"Compare, with --config or --model-dir, what is read here with what a worker makes of the request: its own address, such as http://10.0.0.5:8000. Prints the first difference, and where to look."`
-	ID      string `help:"With --admin: show a past decision by its id, and its outcome."`
-	Token   string `env:"SIGHTLINE_ADMIN_TOKEN" help:"With --admin or --index: the running Sightline's admin_token."`
+	Admin string `xor:"from" placeholder:"URL" help:"Or: ask a running Sightline's admin page ($SIGHTLINE_ADMIN_TOKEN) where requests would go, and why."`
+	ID    string `placeholder:"ID" help:"With --admin: a past decision, and its outcome."`
+	JSONL bool   `name:"jsonl" aliases:"json" help:"Print one JSON object a line."`
 }
 
-// Run writes the stages' results for the requests, or the contents of an index, to standard output.
+// Run writes the stages' results for the requests to standard output.
 func Run(ctx context.Context, o Options) error {
 	out := bufio.NewWriterSize(os.Stdout, 1<<16)
 	defer out.Flush()
-	if o.Index != "" {
-		return o.showIndex(ctx, out)
-	}
 	if o.ID != "" {
 		return o.showDecision(ctx, out)
 	}

@@ -21,12 +21,22 @@ import (
 	"github.com/sightline-router/sightline/router/choose"
 )
 
+// ask asks a running Sightline's admin address.
+func (o *Options) ask(ctx context.Context, method string, query url.Values, send []byte) ([]byte, error) {
+	text, err := admin.Ask(ctx, admin.AdminRequest{Method: method, Base: o.Admin, Path: "/explain?" + query.Encode(), Body: send,
+		MaxBytes: 64 << 20})
+	if err != nil {
+		return nil, fmt.Errorf("--admin: %w", err)
+	}
+	return text, nil
+}
+
 // showRoute prints where a running Sightline would send a request now.
 func (o *Options) showRoute(ctx context.Context, w io.Writer, line []byte) error {
 	_, endpoint, request := unwrap(line)
-	text, err := o.ask(ctx, http.MethodPost, o.Admin, "/explain", url.Values{"path": {endpoint}}, request)
+	text, err := o.ask(ctx, http.MethodPost, url.Values{"path": {endpoint}}, request)
 	if err != nil {
-		return fmt.Errorf("--admin: %w", err)
+		return err
 	}
 	return o.showExplained(w, text)
 }
@@ -36,9 +46,9 @@ func (o *Options) showDecision(ctx context.Context, w io.Writer) error {
 	if o.Admin == "" {
 		return errors.New("--id names a running Sightline's decision (give --admin URL)")
 	}
-	text, err := o.ask(ctx, http.MethodGet, o.Admin, "/explain", url.Values{"id": {o.ID}}, nil)
+	text, err := o.ask(ctx, http.MethodGet, url.Values{"id": {o.ID}}, nil)
 	if err != nil {
-		return fmt.Errorf("--admin: %w", err)
+		return err
 	}
 	return o.showExplained(w, text)
 }

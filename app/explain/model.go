@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/serve"
@@ -29,12 +27,6 @@ func (o *Options) model() (*model, error) {
 	}
 	if err := o.change(&mc); err != nil {
 		return nil, err
-	}
-	cfg.Media.Allow = append(cfg.Media.Allow, o.MediaAllow...)
-	for _, a := range o.MediaAllow {
-		if _, err := netip.ParsePrefix(a); err != nil {
-			return nil, fmt.Errorf("--media-allow %q is not a network (want one such as 10.0.0.0/8)", a)
-		}
 	}
 	cfg.Media.Budget = patience
 	media, err := serve.NewMedia(cfg.Media)
@@ -82,21 +74,10 @@ func (o *Options) named() (config.Model, config.Config, error) {
 
 // change sets the model's keys that the options give.
 func (o *Options) change(mc *config.Model) error {
-	for key, v := range map[string]string{"engine": o.Engine, "engine_version": o.EngineVersion, "engine_model": o.EngineModel} {
-		if v != "" {
-			if err := mc.Set(fmt.Sprintf("%s=%q", key, v)); err != nil {
-				return err
-			}
-		}
-	}
-	mc.BlockSize = cmp.Or(o.BlockSize, mc.BlockSize)
 	for _, s := range o.Set {
 		if err := mc.Set(s); err != nil {
 			return fmt.Errorf("--set %w", err)
 		}
-	}
-	if !o.Now.IsZero() {
-		mc.Clock = func() time.Time { return o.Now }
 	}
 	mc.EngineModel = cmp.Or(mc.EngineModel, mc.Name)
 	return mc.Server.Check()

@@ -43,7 +43,7 @@ func (f *Facts) ofChoices(l *list) {
 	begun := map[uint32]int{}
 	for i := range f.Last {
 		d := &f.Last[i]
-		if d.Used != "" && d.Addr != "" && d.Arm != report.Unsteered { // not in mode observe, nor in a part of enforce
+		if d.Used != "" && d.Addr != "" && d.Arm != report.Unsteered { // not beyond the share of enforce
 			went++
 			if d.Used != d.Addr {
 				elsewhere, at = elsewhere+1, fmt.Sprintf("%s instead of %s", d.Used, d.Addr)

@@ -207,9 +207,9 @@ func (f *Facts) ofSightline(l *list) {
 	one(f.TakesOne, Finding{Code: "SL0408", Severity: "warning", From: "requests",
 		Fix: "route: {one_address: true}, or serve --pool --one-address, so that no request fails after the next start"},
 		"the gateway took no list of workers and failed the first request: since then one address is named")
-	one(f.Mode == "observe", Finding{Code: "SL0408", Severity: "note", From: "configuration",
-		Fix: "once /report shows a gain: enforce: 10%, then 100%, instead of mode: observe"},
-		"mode is observe: Sightline decides, and Envoy's own balancing sends requests elsewhere")
+	one(f.Mode == "0%", Finding{Code: "SL0408", Severity: "note", From: "configuration",
+		Fix: "once /report shows a gain: enforce: 10%, then 100%, instead of 0%"},
+		"enforce is 0%%: Sightline decides, and Envoy's own balancing sends requests elsewhere")
 	if f.NotReady != "" {
 		one(true, Finding{Code: "SL0505", Severity: map[bool]string{true: "note", false: "error"}[f.Now.Sub(f.Began) <= starting],
 			From: "workers", Fix: fixNotReady}, "Sightline is not ready: %s", f.NotReady)

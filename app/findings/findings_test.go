@@ -77,7 +77,7 @@ func TestFindings(t *testing.T) {
 		{Facts{Restart: []string{"listen"}}, "SL0501", "warning", "needs a restart: listen"},
 		{Facts{Silent: "no ends", SilentSince: now.Add(-time.Hour)}, "SL0409", "error", "no ends"},
 		{Facts{Unserved: []string{"gpt-5"}}, "SL0103", "warning", `["gpt-5"]`},
-		{Facts{Mode: "observe"}, "SL0408", "note", "mode is observe"},
+		{Facts{Mode: "0%"}, "SL0408", "note", "enforce is 0%"},
 		{Facts{Faults: errors.New("models[0].dir: no such directory")}, "SL0501", "error", "requests are learned: models[0].dir"},
 		{Facts{LostReplicas: []string{"10.0.0.9:9002: refused"}}, "SL0504", "warning", "hears nothing of this one: 10.0.0.9:9002: refused"},
 		{Facts{Recent: []router.Recent{{At: now, Code: 429}, {At: now, Code: 429, Used: "10.0.0.5:8000"}}}, "SL0110", "warning",

@@ -138,8 +138,8 @@ func (s *Seen) judge(l *list) {
 	if s.DeployErr != nil {
 		l.bad("SL0109", "error", "", "dynamo.discovery: a folder that can be read", "%v", s.DeployErr)
 	} else if d := &s.Config.Dynamo; s.Deployed == 0 && len(d.Frontends) > 0 && s.Missing[FromWorkers] != OnlyFiles {
-		l.bad("SL0109", "error", "", "dynamo.discovery is the workers' DYN_FILE_KV; namespace, component and endpoint are theirs",
-			"%s has no live record of a worker of %s/%s/%s", d.Discovery, d.Namespace, d.Component, d.Endpoint)
+		l.bad("SL0109", "error", "", "dynamo.discovery is the workers' DYN_FILE_KV; namespace and component are theirs",
+			"%s has no live record of a worker of %s/%s", d.Discovery, d.Namespace, d.Component)
 	}
 	s.ofEnvoy(l)
 	s.ofLife(l)
@@ -296,13 +296,7 @@ func (w *Server) ofEvents(l *list, s *Seen, computed bool) {
 	case unread:
 		l.unchecked("SL0301", "%s: events came that cannot be read (SL0309)", w.Name)
 	case computed && all:
-		topic := ""
-		for _, e := range w.Facts.Events {
-			if !strings.HasPrefix(e.Topic, w.Events.Topic) {
-				topic = fmt.Sprintf(" (its topic is %q, subscribed to is %q)", e.Topic, w.Events.Topic)
-			}
-		}
-		l.bad("SL0301", "error", w.Name, startEvents(w.Class.Engine), "no event came within %v of a prompt that it computed%s", s.Patience, topic)
+		l.bad("SL0301", "error", w.Name, startEvents(w.Class.Engine), "no event came within %v of a prompt that it computed", s.Patience)
 	case said:
 		l.ok("SL0301", "%s says that it publishes", w.Name)
 	default:
@@ -383,16 +377,13 @@ func (s *Seen) ofFiles(l *list) {
 			l.bad("SL0504", severity, "", fix, format, args...)
 		}
 	}
-	as, loop := &c.Replicas.Access, host("tcp://"+strings.TrimPrefix(c.NATS.URL, "nats://"))
+	as, loop := &c.Replicas, host("tcp://"+strings.TrimPrefix(c.NATS.URL, "nats://"))
 	bad(c.NATS.Listen != "", "error", "nats: {url: …}: one server for all",
 		"nats.listen is this Sightline's own server: agents publish to one of %d", n)
 	bad(loop == "127.0.0.1", "warning", "nats: {url: …} that all reach", "nats.url is on loopback")
 	bad(c.TLS.Cert != "" && as.CA == "" && !c.NATS.Given(), "warning",
 		"replicas: {ca: …}, with cert and key where tls.client_ca asks for them",
 		"listen speaks TLS, and replicas is not set up for TLS to the others: they share nothing")
-	bad(c.ListenTokenFile != "" && as.APIKeyFile == "" && !c.NATS.Given(), "warning",
-		"replicas: {api_key_file: …} with a token of listen_token_file",
-		"listen requires a token, and none is sent to the others: they share nothing")
 }
 
 // bytesOfBlock is the size of a worker's block in the index: 20 to 27 bytes (docs/replicas.md).

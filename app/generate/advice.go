@@ -121,7 +121,7 @@ func (d *drafter) advise(these func(*worker) bool) {
 			note(&do, "its KV events are drained over HTTP, by this router alone. They need %s", flags.Events)
 		}
 		if w.CountsCached == nil && flags.Counts != "" {
-			note(&unknown, "whether answers report cached tokens (--canary tests it with two tokens; %s)", flags.Counts)
+			note(&unknown, "whether answers report cached tokens (it did not answer two tokens; %s)", flags.Counts)
 		}
 		for _, u := range w.Unknown {
 			note(&unknown, "%s: %s", u.What, u.Why)

@@ -68,7 +68,7 @@ func (d *drafter) deployed(ctx context.Context) (*worker, error) {
 	case b.Plane == "nats":
 		b.nats = yaml.MapSlice{{Key: "url", Value: getenv("NATS_SERVER")}}
 		if file := getenv("NATS_AUTH_CREDENTIALS_FILE"); file != "" {
-			b.nats = append(b.nats, yaml.MapItem{Key: "credentials", Value: file})
+			b.nats = append(b.nats, yaml.MapItem{Key: "auth", Value: file})
 		}
 		b.login = getenv("NATS_AUTH_USERNAME") != "" || getenv("NATS_AUTH_TOKEN") != "" || getenv("NATS_AUTH_NKEY") != ""
 	case b.Plane != "zmq":
@@ -115,22 +115,24 @@ func (b *deployment) found(say io.Writer) {
 func (b *deployment) advise(do, unknown func(format string, args ...any)) {
 	do("its front ends must run with --router-mode direct: others choose a worker by themselves")
 	if b.login {
-		do("NATS requires credentials: user and password_file, token_file or nkey in dynamo.nats")
+		do("NATS requires credentials: auth in dynamo.nats, a file with user:password, the token or the nkey")
 	}
 	unknown("engine, engine_version: model cards do not say (written: vLLM's). With TensorRT-LLM also block_hash: dynamo_suffix")
 }
 
 // write writes the configuration's section.
 func (b *deployment) write(f *file) {
-	or := config.Default().Dynamo
+	or, answers := config.Default().Dynamo, b.Component
+	if b.Scope.Endpoint != "generate" {
+		answers += "/" + b.Scope.Endpoint
+	}
 	f.WriteString("dynamo:\n")
-	f.line("  ", "plane", b.Plane, "what its publishers have registered")
 	f.line("  ", "discovery", b.root, "its DYN_FILE_KV")
 	if len(b.nats) > 0 {
 		f.line("  ", "nats", b.nats, "its NATS_SERVER")
 	}
-	for _, k := range []struct{ name, value, or string }{{"namespace", b.Namespace, or.Namespace}, {"component", b.Component, or.Component},
-		{"endpoint", b.Scope.Endpoint, or.Endpoint}, {"prefill_component", b.prefill, ""}} {
+	for _, k := range []struct{ name, value, or string }{{"namespace", b.Namespace, or.Namespace}, {"component", answers, or.Component},
+		{"prefill_component", b.prefill, ""}} {
 		if k.value != k.or && (k.name != "prefill_component" || k.value != or.PrefillComponent) {
 			f.line("  ", k.name, k.value, "")
 		}

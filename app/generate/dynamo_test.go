@@ -84,11 +84,11 @@ func TestDynamo(t *testing.T) {
 			prefill = "  prefill_component: prefiller\n"
 		}
 		out := t.TempDir()
-		text, said, err := run(t, Options{Dynamo: root, Workers: []string{front}, ModelDir: []string{modelDir}, Out: out, Force: true,
+		text, said, err := run(t, Options{Dynamo: root, Workers: []string{front}, ModelDir: []string{modelDir}, Out: out,
 			Getenv: func(key string) string { return map[string]string{"NATS_SERVER": c.env}[key] }})
 		want := "models:\n- name: m\n  adapters: [sql]\n  dir: " + dir +
 			"\n  engine_version: 0.32.0\n  engine_model: /models/qwen2.5-vl-7b-instruct\n  block_hash: dynamo\n" +
-			"dynamo:\n  plane: " + plane + "\n  discovery: " + root + "\n" + c.nats + prefill + "  frontends: [\"" + front +
+			"dynamo:\n  discovery: " + root + "\n" + c.nats + prefill + "  frontends: [\"" + front +
 			"\"]\nenvoy:\n  token_usage: true\n"
 		if err != nil || strings.ReplaceAll(text, `"`, "") != strings.ReplaceAll(want, `"`, "") {
 			t.Fatalf("%s: %v\n%s\nwant\n%s", plane, err, text, want)

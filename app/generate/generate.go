@@ -40,8 +40,6 @@ type Options struct {
 	Scope    string              // its namespace, if the folder has several
 	ModelDir []string            // DIR, or NAME=DIR for several models
 	Out      string              // the directory to write into
-	Force    bool                // overwrite existing files
-	Optional bool                // a model whose files cannot be had is learned
 	Canary   bool                // make each worker compute two tokens, to see whether it counts cached ones
 	Getenv   func(string) string // nil: os.Getenv
 	Access   secure.Peer         // how workers are asked: a key, TLS; written as worker_access
@@ -92,8 +90,8 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 		return err
 	}
 	for _, name := range []string{configFile, envoyFile} {
-		if _, err := os.Lstat(filepath.Join(o.Out, name)); err == nil && !o.Force {
-			return fmt.Errorf("%s is there already (give --force to overwrite it, or another --out)", filepath.Join(o.Out, name))
+		if _, err := os.Lstat(filepath.Join(o.Out, name)); err == nil {
+			return fmt.Errorf("%s is there already (move it away, or give another --out)", filepath.Join(o.Out, name))
 		}
 	}
 	workers, err := d.ask(ctx)
@@ -113,11 +111,11 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 		switch {
 		case err == nil:
 			fmt.Fprintf(say, "%s: files in %s, %s\n", m.name, m.dir, m.dirFrom)
-		case d.Optional:
+		case len(d.ModelDir) == 0:
 			m.dir = ""
 			fmt.Fprintf(say, "%s: its requests are learned: %v\n", m.name, err)
 		default:
-			return fmt.Errorf("model %s: %w; or give --optional, and its requests are learned", m.name, err)
+			return fmt.Errorf("model %s: %w", m.name, err)
 		}
 	}
 	if err := d.write(); err != nil {
@@ -254,11 +252,17 @@ func flagFor(err error) (hint string, lasting bool) {
 	return "is it up, and is that the port of its OpenAI-style API?", false
 }
 
+// kubectlProxy is where `kubectl proxy` listens by default.
+const kubectlProxy = "http://127.0.0.1:8001"
+
 // pods lists a group's pods.
 func (g *Group) pods(ctx context.Context) ([]discover.Endpoint, error) {
+	if os.Getenv("KUBERNETES_SERVICE_HOST") == "" && g.API == "" { // outside of a pod
+		g.API = kubectlProxy
+	}
 	place, err := discover.Place{API: g.API, Namespace: g.Namespace}.Complete()
 	if err != nil {
-		return nil, fmt.Errorf("%w (give --namespace, and --kube-api: what `kubectl proxy` listens at)", err)
+		return nil, fmt.Errorf("%w (give --namespace, and run `kubectl proxy`)", err)
 	}
 	k := discover.Kubernetes{Place: place, Selector: g.Selector, Port: g.Port, Log: zap.NewNop()}
 	return k.List(ctx)

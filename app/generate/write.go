@@ -191,9 +191,6 @@ func eventsOf(w *worker) (keys yaml.MapSlice, from string) {
 		if w.Events[0].Replay != "" {
 			keys = append(keys, yaml.MapItem{Key: "replay", Value: here(w.Events[0].Replay)})
 		}
-		if w.Events[0].Topic != "" {
-			keys = append(keys, yaml.MapItem{Key: "topic", Value: w.Events[0].Topic})
-		}
 		return keys, "its arguments"
 	case engine.RulesOf(w.Engine, w.Version).EventsOverHTTP:
 		return yaml.MapSlice{{Key: "http", Value: here("http://" + w.Addr)}}, "drained: for one router alone"

@@ -17,24 +17,16 @@ import (
 
 // Commands are the commands that both programs have. A program's own struct of commands embeds them.
 type Commands struct {
-	Completion completionCmd `cmd:"" help:"Print the shell completion script for the commands and flags."`
-	Man        manCmd        `cmd:"" help:"Print the man page of all commands and flags."`
-	Version    versionCmd    `cmd:"" help:"Print the version, and what this binary was built from."`
+	Completion completionCmd `cmd:"" group:"More" help:"Print the completion script of a shell."`
+	Man        manCmd        `cmd:"" group:"More" help:"Print the man page of all commands and flags."`
+	Version    versionCmd    `cmd:"" group:"More" help:"Print what this binary was built from, as JSON."`
 
-	ShowVersion kong.VersionFlag `name:"version" help:"Print the version and exit."`
+	ShowVersion kong.VersionFlag `name:"version" hidden:""`
 }
 
-type versionCmd struct {
-	JSON bool `help:"Print one JSON object: version, commit, dirty, commit_time, go, platform, envoy_api."`
-}
+type versionCmd struct{}
 
-func (c *versionCmd) Run() error {
-	if c.JSON {
-		return json.NewEncoder(os.Stdout).Encode(buildinfo.Read())
-	}
-	_, err := fmt.Println(buildinfo.Read())
-	return err
-}
+func (versionCmd) Run() error { return json.NewEncoder(os.Stdout).Encode(buildinfo.Read()) }
 
 // Main parses the arguments, runs the command that they name and exits with status 1 if it fails. commands is a pointer to a struct
 // whose fields are kong's commands; their Run methods may take a context, which a signal ends.
@@ -54,11 +46,15 @@ func Main(name, description string, commands any) {
 	}
 }
 
-// Parser returns the parser of a program's arguments.
+// Parser returns the parser of a program's arguments. Help names neither --help nor --version, so that it fits a screen.
 func Parser(name, description string, commands any, options ...kong.Option) (*kong.Kong, error) {
-	return kong.New(commands, append(options, kong.Name(name), kong.Description(description), kong.UsageOnError(),
+	k, err := kong.New(commands, append(options, kong.Name(name), kong.Description(description), kong.UsageOnError(),
 		kong.Vars{"version": buildinfo.Read().String()},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}))...)
+	if err == nil {
+		k.Model.HelpFlag.Hidden = true
+	}
+	return k, err
 }
 
 // Colored reports whether output to f is seen on a terminal whose user wants colours.

@@ -1,4 +1,4 @@
-// Package rollout tells an operator, between `mode: observe` and steering all requests, what steering brings.
+// Package rollout tells an operator, between `enforce: 0%` and steering all requests, what steering brings.
 package rollout
 
 import (
@@ -18,13 +18,12 @@ import (
 
 // ReportOptions are the arguments and flags of `sightline report`: whose report is printed.
 type ReportOptions struct {
-	Files []string `arg:"" optional:"" type:"existingfile" help:"Decision logs; without one, a running Sightline is queried."`
-	Admin string   `default:"http://127.0.0.1:9903" help:"The running Sightline's admin page."`
-	Token string   `env:"SIGHTLINE_ADMIN_TOKEN" help:"Its admin_token."`
-	JSON  bool     `help:"As one JSON object."`
-	Since string   `placeholder:"TIME|AGO" help:"Only requests decided since then: 2h, or a time such as 2026-11-21T08:00:00Z. A running Sightline knows the last days, by minute."`
+	Files []string `arg:"" optional:"" type:"existingfile" help:"Decision logs; none: ask a running Sightline."`
+	Admin string   `default:"http://127.0.0.1:9903" placeholder:"URL" help:"Its admin page ($SIGHTLINE_ADMIN_TOKEN)."`
+	JSON  bool     `help:"Print one JSON object."`
+	Since string   `placeholder:"TIME|AGO" help:"Only requests decided since: 2h, or 2026-11-21T08:00:00Z."`
 	Until string   `placeholder:"TIME|AGO" help:"Only requests decided before."`
-	Model string   `help:"Only requests for this model."`
+	Model string   `placeholder:"NAME" help:"Only requests for this model."`
 }
 
 const maxReport = 1 << 20 // bytes of an answer
@@ -89,7 +88,7 @@ func (o *ReportOptions) read(ctx context.Context) (r report.Report, err error) {
 		if of.Model != "" {
 			query.Set("model", of.Model)
 		}
-		text, err := admin.Ask(ctx, admin.AdminRequest{Base: o.Admin, Path: "/report?" + query.Encode(), Token: o.Token, MaxBytes: maxReport})
+		text, err := admin.Ask(ctx, admin.AdminRequest{Base: o.Admin, Path: "/report?" + query.Encode(), MaxBytes: maxReport})
 		if err == nil {
 			err = json.Unmarshal(text, &r)
 		}

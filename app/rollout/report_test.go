@@ -42,7 +42,7 @@ func TestNothingToReport(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		_, _ = w.Write([]byte(`{"since":"2026-11-23T02:33:00Z","mode":"observe"}`))
+		_, _ = w.Write([]byte(`{"since":"2026-11-23T02:33:00Z","mode":"0%"}`))
 	}))
 	defer running.Close()
 	for name, c := range map[string]struct {

@@ -25,46 +25,34 @@ import (
 
 // AgentOptions are the flags of `sightline agent`: whose events are published where. Rank r is at a socket's port + r.
 type AgentOptions struct {
-	Worker    string `required:"" help:"The worker's name in the router's configuration."`
-	Engine    string `enum:"vllm,sglang,trtllm" default:"vllm" help:"The engine: vllm, sglang or trtllm."`
-	ZMQ       string `name:"zmq" xor:"from" required:"" help:"The engine's PUB socket, such as tcp://127.0.0.1:5557; rank r is at port + r."`
-	HTTP      string `name:"http" xor:"from" required:"" help:"TensorRT-LLM's server, such as http://127.0.0.1:8000; its /kv_cache_events is drained, so this must be its only reader."`
-	Replay    string `help:"The engine's replay socket, such as tcp://127.0.0.1:5657."`
-	Bind      bool   `help:"Listen at --zmq for an engine whose publisher connects."`
-	From      string `help:"With --bind: network that the engine may connect from, such as 10.0.0.0/8; default: only this machine or pod."`
-	Topic     string `help:"Read only messages whose topic has this prefix."`
-	Ranks     int    `help:"Data-parallel ranks; 0: none."`
-	KeyFile   string `placeholder:"FILE" help:"The routers' index.key_file; without it, the secret of the block hashes comes over NATS."`
-	BlockSize int    `help:"Tokens per block; 0: as the engine reports."`
-	Metrics   string `placeholder:"URL" help:"The engine's metrics page, such as http://127.0.0.1:8000/metrics: if there is no replay socket, its process_start_time_seconds tells a restarted agent whether the engine is still the same."`
+	Worker    string `required:"" placeholder:"NAME" help:"The worker's name in the router's configuration."`
+	Engine    string `enum:"vllm,sglang,trtllm" default:"vllm" help:"vllm, sglang or trtllm."`
+	ZMQ       string `name:"zmq" placeholder:"ADDR" help:"Its PUB socket, tcp://HOST:PORT; rank r: port + r."`
+	Replay    string `placeholder:"ADDR" help:"Its replay socket, such as tcp://127.0.0.1:5657."`
+	HTTP      string `name:"http" placeholder:"URL" help:"Its server: TensorRT-LLM's events, or beside --zmq."`
+	Ranks     int    `placeholder:"N" help:"Data-parallel ranks; 0: none."`
+	BlockSize int    `placeholder:"N" help:"TensorRT-LLM's tokens_per_block."`
+	KeyFile   string `placeholder:"FILE" help:"The routers' index.key_file, if they have one."`
 
-	NATS AgentNATS `embed:""`
+	NATS bus.Access `embed:""`
 
-	Publish    string `enum:"blocks,tokens" default:"blocks" help:"blocks: hashes only; tokens: token ids too, for audits (that puts prompts on the NATS server's disk)."`
-	State      string `placeholder:"FILE" help:"Also store the worker's state in a file, in case NATS loses it."`
-	Admin      string `placeholder:"HOST:PORT" help:"Serve /metrics, /readyz, /healthz and /state at this address, such as 127.0.0.1:9904; /state only to loopback or with the token in SIGHTLINE_ADMIN_TOKEN."`
+	Publish    string `enum:"blocks,tokens" default:"blocks" help:"blocks, or tokens (for audits) too."`
+	Admin      string `placeholder:"HOST:PORT" help:"Where to serve /metrics, /readyz and /state."`
 	AdminToken string `env:"SIGHTLINE_ADMIN_TOKEN" hidden:"" help:"Token for /state beyond loopback."`
-	LogLevel   string `default:"info" help:"debug, info, warn or error."`
-}
-
-// AgentNATS has the flags for the NATS server that an agent publishes to.
-type AgentNATS struct {
-	bus.Access
-	Prefix bus.Prefix `name:"nats-prefix" default:"sightline" help:"nats.prefix of the router's configuration."`
 }
 
 // Agent runs beside one worker until ctx ends: it receives the worker's KV events and publishes them to NATS.
 func Agent(ctx context.Context, c AgentOptions) error {
-	log, _, err := newLog(c.LogLevel)
+	log, _, err := newLog("info")
 	if err != nil {
 		return err
 	}
 	defer log.Sync()
-	if err := c.checkNATS(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	a := &agent{o: c}
-	conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline agent " + c.Worker, Inbox: c.NATS.Prefix.AgentInbox(c.Worker), Log: log,
+	conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline agent " + c.Worker, Inbox: bus.AgentInbox(c.Worker), Log: log,
 		Refused: func() { a.refused.Add(1) }, Failing: &a.failing})
 	if err != nil {
 		return fmt.Errorf("nats: %w", err)
@@ -131,7 +119,7 @@ func (a *agent) secret(ctx context.Context, conn *nats.Conn, log *zap.Logger) (*
 		s.Set(secretOf(text))
 		return s, func(ctx context.Context) { <-ctx.Done() }, nil
 	}
-	shared, err := bus.AwaitSecret(ctx, conn, a.o.NATS.Prefix, log)
+	shared, err := bus.AwaitSecret(ctx, conn, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -141,17 +129,13 @@ func (a *agent) secret(ctx context.Context, conn *nats.Conn, log *zap.Logger) (*
 // rank publishes a rank's events until ctx ends, and then what is left of them.
 func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, secret *block.Secret, o stream.Options, log *zap.Logger) error {
 	c := &a.o
-	po := bus.PublisherOptions{NATS: conn, Secret: secret, Prefix: c.NATS.Prefix, Worker: c.Worker, Rank: r,
-		Replays: c.Replay != "", Tokens: c.Publish == "tokens", CountCopies: c.HTTP == "" && engine.RulesOf(c.Engine, "").CountsCopies, Log: log}
+	po := bus.PublisherOptions{NATS: conn, Secret: secret, Worker: c.Worker, Rank: r,
+		Replays: c.Replay != "", Tokens: c.Publish == "tokens", CountCopies: c.ZMQ != "" && engine.RulesOf(c.Engine, "").CountsCopies, Log: log}
 	if c.Ranks == 0 {
 		po.Rank = -1
 	}
-	po.File = c.State
-	if po.File != "" && r > 0 {
-		po.File += fmt.Sprint(".", r)
-	}
-	if c.Metrics != "" && c.HTTP == "" { // it is not known what was missed of a drained queue
-		po.ProcessID = health.ProcessStart(c.Metrics)
+	if c.HTTP != "" && c.ZMQ != "" { // it is not known what was missed of a drained queue
+		po.ProcessID = health.ProcessStart(strings.TrimSuffix(c.HTTP, "/") + "/metrics")
 	}
 	p, err := bus.NewPublisher(ctx, po)
 	if err != nil {
@@ -168,50 +152,31 @@ func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, secret *block.
 	return nil
 }
 
-// checkNATS returns an error for invalid flags or files.
-func (c *AgentOptions) checkNATS() error {
+// check returns an error for invalid flags or files.
+func (c *AgentOptions) check() error {
 	var errs []error
+	if c.ZMQ == "" && (c.HTTP == "" || c.Replay != "") {
+		errs = append(errs, errors.New("--zmq: missing (want the engine's PUB socket, or --http alone for TensorRT-LLM's server)"))
+	}
 	c.NATS.Check(false, func(key, format string, args ...any) {
 		flag := strings.TrimSuffix("--nats-"+strings.ReplaceAll(key, "_", "-"), "-url")
 		errs = append(errs, fmt.Errorf(flag+": "+format, args...))
 	})
-	if err := c.NATS.Prefix.Check(); err != nil {
-		errs = append(errs, fmt.Errorf("--nats-prefix: %w", err))
-	}
 	return errors.Join(errs...)
 }
 
 // feed returns the options of a rank's feed, without its sink.
 func (c *AgentOptions) feed(r int, drain *trtllm.Drain, secret *block.Secret) (o stream.Options, err error) {
 	keep := c.Publish == "tokens"
-	from, err := c.from()
-	if err != nil {
-		return o, err
-	}
 	o.BlockSize = c.BlockSize
-	if c.HTTP != "" {
+	if c.ZMQ == "" {
 		if drain != nil {
 			readDrain(&o, secret, drain, r, c.BlockSize, keep)
 		}
 		return o, nil
 	}
-	e := config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}
-	return o, readSockets(&o, e, from, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{KeepTokens: keep, Secret: secret}))
-}
-
-// from returns the network of the From flag, zero if it is not set.
-func (c *AgentOptions) from() (netip.Prefix, error) {
-	switch {
-	case c.From == "":
-		return netip.Prefix{}, nil
-	case !c.Bind:
-		return netip.Prefix{}, errors.New("--from: given without --bind (want it where the engine's publisher connects to the agent)")
-	}
-	p, err := netip.ParsePrefix(c.From)
-	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("--from: %q (want a network, such as 10.0.0.0/8)", c.From)
-	}
-	return p.Masked(), nil
+	e := config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Bind: strings.HasPrefix(c.ZMQ, "tcp://*:")}
+	return o, readSockets(&o, e, netip.Prefix{}, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{KeepTokens: keep, Secret: secret}))
 }
 
 // watchEvery is the interval of checking for changes to log.
@@ -234,8 +199,8 @@ func watch(ctx context.Context, f *stream.Feed, log *zap.Logger) {
 			log.Warn("unknown keys in the engine's events (SL0309)", zap.String("first", now.UnknownKey))
 		}
 		if n := now.Strangers - before.Strangers; n > 0 {
-			log.Warn("refused connections from other addresses than the engine's (--from permits a network)", zap.Uint64("connections", n),
-				zap.String("last", now.LastError))
+			log.Warn("refused connections from other machines or pods than this",
+				zap.Uint64("connections", n), zap.String("last", now.LastError))
 		}
 		before = now
 	}

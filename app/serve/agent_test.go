@@ -36,8 +36,8 @@ func TestAgentCountsRefusals(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- Agent(ctx, AgentOptions{Worker: "w", Engine: "vllm", ZMQ: "tcp://127.0.0.1:1", Admin: admin, LogLevel: "error",
-			NATS: AgentNATS{Access: bus.Access{URL: s.ClientURL()}}})
+		done <- Agent(ctx, AgentOptions{Worker: "w", Engine: "vllm", ZMQ: "tcp://127.0.0.1:1", Admin: admin,
+			NATS: bus.Access{URL: s.ClientURL()}})
 	}()
 	defer func() {
 		end()

@@ -56,7 +56,7 @@ func (a *askedEvents) source(addr string, rank int) (*stream.Lookup, error) {
 		if err != nil {
 			return stream.ZMQ{}, err
 		}
-		return stream.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic, Host: host}, nil
+		return stream.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Host: host}, nil
 	}}, nil
 }
 

@@ -371,7 +371,7 @@ func (p *askingFinder) worker(e discover.Endpoint) (w config.Worker, known bool)
 		return addr
 	}
 	if zmqAt := at(e.Pod.Events); zmqAt != "" {
-		w.Events = config.Events{ZMQ: zmqAt, Replay: at(e.Pod.Replay), Topic: e.Pod.Topic, Host: host}
+		w.Events = config.Events{ZMQ: zmqAt, Replay: at(e.Pod.Replay), Host: host}
 	}
 	return w, known
 }

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -13,20 +12,18 @@ import (
 // CredentialsOptions are the arguments and flags of `sightline credentials`: for whom NATS users are made, and where.
 type CredentialsOptions struct {
 	Dir    string   `arg:"" help:"Where seeds and users.conf are written; existing files are kept."`
-	Config string   `short:"c" type:"existingfile" help:"Sightline's configuration: its nats.prefix, and the workers with events.nats."`
-	Worker []string `help:"Names of further workers; *: one agent that may publish for all of them."`
-	Prefix string   `help:"nats.prefix, if no configuration is given."`
+	Config string   `short:"c" type:"existingfile" placeholder:"FILE" help:"Sightline's configuration: its workers with events.nats."`
+	Worker []string `placeholder:"NAME" help:"Names of further workers; *: one agent that may publish for all."`
 }
 
 // WriteCredentials creates a NATS user for the routers and for each worker's agent, and writes to out what it created.
 func WriteCredentials(o CredentialsOptions, out io.Writer) error {
-	prefix, workers := bus.Prefix(o.Prefix), o.Worker
+	workers := o.Worker
 	if o.Config != "" {
 		cfg, err := config.Load(o.Config)
 		if err != nil {
 			return err
 		}
-		prefix = cmp.Or(prefix, cfg.NATS.Prefix)
 		for _, w := range cfg.Workers {
 			if w.Events.NATS {
 				workers = append(workers, w.Name)
@@ -38,7 +35,7 @@ func WriteCredentials(o CredentialsOptions, out io.Writer) error {
 			}
 		}
 	}
-	made, err := bus.WriteUsers(o.Dir, prefix, workers)
+	made, err := bus.WriteUsers(o.Dir, workers)
 	for _, name := range made {
 		fmt.Fprintln(out, "written:", filepath.Join(o.Dir, name))
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 )
 
-// TestWriteCredentials checks that the command creates keys for the workers whose agents a configuration names, under its prefix,
+// TestWriteCredentials checks that the command creates keys for the workers whose agents a configuration names
 // and that its embedded server may then listen to the network.
 func TestWriteCredentials(t *testing.T) {
 	dir := checkDir(t)
 	file := filepath.Join(dir, "sightline.yaml")
 	text := strings.Replace(goodConfig, "DIR", dir, -1) + `- {name: gpu, addr: 10.0.0.9:8000, events: {nats: true}}
-nats: {listen: "0.0.0.0:4222", prefix: blue, config: ` + dir + "/keys/users.conf, nkey: " + dir + "/keys/router.nk}\n"
+nats: {listen: "0.0.0.0:4222", config: ` + dir + "/keys/users.conf, auth: " + dir + "/keys/router.nk}\n"
 	write(t, file, []byte(text))
 	if err := checked(t, dir, text); err == nil || !strings.Contains(err.Error(), "nats.config: open ") {
 		t.Errorf("without the files: %v", err)
@@ -31,7 +31,7 @@ nats: {listen: "0.0.0.0:4222", prefix: blue, config: ` + dir + "/keys/users.conf
 		}
 	}
 	users, err := os.ReadFile(filepath.Join(dir, "keys", "users.conf"))
-	if err != nil || !strings.Contains(string(users), `"blue.kv.gpu.*"`) {
+	if err != nil || !strings.Contains(string(users), `"sightline.kv.gpu.*"`) {
 		t.Errorf("%v: %s", err, users)
 	}
 	if err := checked(t, dir, text); err != nil {
@@ -42,17 +42,20 @@ nats: {listen: "0.0.0.0:4222", prefix: blue, config: ` + dir + "/keys/users.conf
 // TestAgentFlags checks that an agent stops at once, naming the flags, if they contradict each other.
 func TestAgentFlags(t *testing.T) {
 	const url = "nats://127.0.0.1:1"
-	for want, n := range map[string]AgentNATS{
-		"--nats-nkey: given together with credentials":                   {Access: bus.Access{URL: url, Credentials: "c", NKey: "n"}},
-		"--nats-user: user and password_file must both be given":         {Access: bus.Access{URL: url, User: "u"}},
-		"--nats: it holds a user or a secret":                            {Access: bus.Access{URL: "nats://secret@127.0.0.1:1"}},
-		"--nats-prefix: \"A\" is not a prefix":                           {Access: bus.Access{URL: url}, Prefix: "A"},
-		"nkey: none: nats: open none":                                    {Access: bus.Access{URL: url, NKey: "none"}},
-		"tls_ca: nats: error loading or parsing rootCA file: open none:": {Access: bus.Access{URL: url, TLSCA: "none"}},
+	for want, n := range map[string]bus.Access{
+		"--nats: it holds a user or a secret": {URL: "nats://secret@127.0.0.1:1"},
+		"auth: open none":                     {URL: url, Auth: "none"},
+		"tls_ca: nats: error loading or parsing rootCA file: open none:": {URL: url, TLSCA: "none"},
 	} {
-		err := Agent(t.Context(), AgentOptions{Worker: "w", Engine: "vllm", ZMQ: "tcp://127.0.0.1:2", NATS: n, LogLevel: "error"})
+		err := Agent(t.Context(), AgentOptions{Worker: "w", Engine: "vllm", ZMQ: "tcp://127.0.0.1:2", NATS: n})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret@") {
 			t.Errorf("%v\nwant %s", err, want)
+		}
+	}
+	for _, o := range []AgentOptions{{}, {Replay: "tcp://127.0.0.1:2", HTTP: "http://127.0.0.1:1"}} {
+		o.NATS.URL = url
+		if err := Agent(t.Context(), o); err == nil || !strings.Contains(err.Error(), "--zmq: missing") {
+			t.Errorf("%+v: got %v, want --zmq: missing", o, err)
 		}
 	}
 }

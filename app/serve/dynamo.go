@@ -34,19 +34,21 @@ type dynamoLink struct {
 
 // dynamoComponents returns the components whose workers are followed: the configured one, and the one that prefills for it.
 func dynamoComponents(c *config.Dynamo) []string {
+	component, _ := c.Answers()
 	switch {
-	case c.Plane == "":
+	case c.Discovery == "":
 		return nil
 	case c.PrefillComponent == "":
-		return []string{c.Component}
+		return []string{component}
 	}
-	return []string{c.Component, c.PrefillComponent}
+	return []string{component, c.PrefillComponent}
 }
 
 // startDynamo starts following one of dynamoComponents.
 func (s *sources) startDynamo(metrics prometheus.Registerer, component string) error {
 	c := &s.now.Load().cfg.Dynamo
-	l := &dynamoLink{sources: s, plane: &dynamo.Plane{}, prefill: component != c.Component}
+	answers, endpoint := c.Answers()
+	l := &dynamoLink{sources: s, plane: &dynamo.Plane{}, prefill: component != answers}
 	s.numbers++
 	l.number, l.repeat = s.numbers, l.tell
 	s.dynamo = append(s.dynamo, l)
@@ -70,12 +72,12 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 	if err != nil {
 		return err
 	}
-	scope := dynamo.Scope{Namespace: c.Namespace, Component: component, Endpoint: c.Endpoint}
+	scope := dynamo.Scope{Namespace: c.Namespace, Component: component, Endpoint: endpoint}
 	follow := dynamo.Follower{Root: c.Discovery, Scope: scope, Plane: l.plane, Found: l.found,
 		Failed: func(err error) {
 			l.log.Warn("Dynamo's discovery cannot be read; the known workers stay", zap.Error(err))
 		}}
-	if c.Plane != "zmq" {
+	if c.NATS.URL != "" {
 		l.conn, err = c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: s.countRefused("plane"), Failing: &l.failing})
 		if err != nil {
 			return fmt.Errorf("dynamo.nats.%w", err)

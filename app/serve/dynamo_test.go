@@ -48,10 +48,10 @@ func TestDynamoDeployment(t *testing.T) {
 	record("mdc", "7", `{"instance_id":7,"card_json":{"display_name":"m","kv_cache_block_size":16,"runtime_config":{"data_parallel_start_rank":4,"data_parallel_size":2}}}`)
 	record("instances", "7", `{"instance_id":7,"transport":{"tcp":"127.0.0.1:40001/generate"}}`)
 	password := filepath.Join(t.TempDir(), "password")
-	write(t, password, []byte("word\n"))
+	write(t, password, []byte("router:word\n"))
 	cfg, err := config.Parse(fmt.Appendf(nil, `
 models: [{name: m, dir: models/m, block_hash: dynamo, media_names: injected}]
-dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discovery: %q, frontends: ["127.0.0.1:40002", "127.0.0.1:40003"]}`, "nats://"+ns.Addr().String(), password, root))
+dynamo: {nats: {url: %q, auth: %q}, discovery: %q, frontends: ["127.0.0.1:40002", "127.0.0.1:40003"]}`, "nats://"+ns.Addr().String(), password, root))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func in(file string, err error) error {
 }
 
 // FitEnvoy prints what the Envoy at from (see check.Load) lacks for a configuration and what in it will not work. With change "apply" it
-// prints from's configuration with all that it lacks added, and writes what is still wrong to warn; with "diff" only the difference;
+// prints from's configuration with all that it lacks added, and writes what is still wrong to warn;
 // with "remove" from's configuration without what apply had added. It reports whether nothing is wrong, or left wrong, except for
 // notes. clusters are those of the workers; none: see check.Want.
 func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from string, clusters []string, change string, out,
@@ -96,11 +96,7 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 		if err != nil {
 			return false, fmt.Errorf("%s: %w", from, err)
 		}
-		show := string(text)
-		if change == "diff" && kept {
-			show = check.Diff(from, b, text)
-		}
-		if _, err := io.WriteString(out, show); err != nil {
+		if _, err := out.Write(text); err != nil {
 			return false, err
 		}
 		b, err = check.Read(text)

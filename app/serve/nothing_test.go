@@ -20,7 +20,7 @@ func TestNothingReported(t *testing.T) {
 		{stream.Stats{LastError: "connection refused"}, "not connected: connection refused"},
 		{with(func(s *stream.Stats) { s.Away = true }), "not connected"},
 		{with(func(s *stream.Stats) { s.Mute, s.Batches = true, 4 }), "does not answer any more"},
-		{up, "never sent an event: are its KV events on, is events.topic"},
+		{up, "never sent an event: are its KV events on, is this its socket?"},
 		{with(func(s *stream.Stats) { s.Batches = 4 }), "store no block that counts: is its prefix cache on"},
 		{with(func(s *stream.Stats) { s.Batches, s.Blocks = 4, 9 }), "has reported blocks before"},
 	} {

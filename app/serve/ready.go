@@ -15,10 +15,10 @@ import (
 
 // readyGate keeps Envoy from sending requests to a router that has just started and does not know yet what the workers hold: it would
 // send prompts away from the workers that have them. It opens when every event stream of a ready worker that can be reached has
-// been replayed, or ready_after has passed, and stays open. Requests that come earlier are decided by what is known.
+// been replayed, or 30 s have passed, and stays open. Requests that come earlier are decided by what is known.
 type readyGate struct {
 	sources *sources
-	after   time.Duration // ready_after
+	after   time.Duration // how long at most; 0: not at all
 	began   time.Time
 	ctx     context.Context        // ended: the server is stopping
 	how     atomic.Pointer[string] // why it opened; nil: it is shut
@@ -73,7 +73,7 @@ func (g *readyGate) look(now time.Time) (how string, err error) {
 	case reached:
 		how = known + ", which cannot be reached"
 	case waited >= g.after:
-		how = fmt.Sprintf("ready_after (%v) has passed: %s", g.after, known)
+		how = fmt.Sprintf("%v have passed: %s", g.after, known)
 	default:
 		return "", fmt.Errorf("catching up, for %v at most: %s", g.after, known)
 	}

@@ -136,7 +136,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 		again.Ring()
 		r.sources.askOthers(ctx)
 	}
-	access, err := r.cfg.Replicas.Access.Open(r.log)
+	access, err := r.cfg.Replicas.Access(r.cfg.ListenTokenFile).Open(r.log)
 	if err != nil {
 		return fmt.Errorf("replicas: %w", err)
 	}

@@ -9,15 +9,11 @@ import (
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
-// newSecret returns the secret of the block hashes: from index.key_file, else from that of the decision log, whose pseudonyms are made of
-// the hashes, else a random one.
+// newSecret returns the secret of the block hashes: from index.key_file, else from that of NATS, else a random one.
 func newSecret(cfg *config.Config) (*block.Secret, error) {
 	text, err := cfg.Index.Key()
-	if text == nil && err == nil {
-		text, err = cfg.DecisionLog.Key()
-	}
-	if seed := cfg.NATS.Access.NKey; text == nil && err == nil && seed != "" { // an embedded server may forget it, and agents keep their state
-		text, err = secure.ReadFile(seed)
+	if file := cfg.NATS.Auth; text == nil && err == nil && file != "" { // an embedded server may forget it, and agents keep their state
+		text, err = secure.ReadFile(file)
 	}
 	s := block.NewSecret()
 	if text != nil {

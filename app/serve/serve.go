@@ -170,11 +170,11 @@ func (s *Server) Run(stopped context.Context) error {
 		return err
 	}
 	defer r.sources.close()
-	r.gate = &readyGate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now(), ctx: stopped}
+	r.gate = &readyGate{sources: r.sources, after: s.cfg.Fixed.ReadyAfter, began: time.Now(), ctx: stopped}
 	r.metrics.MustRegister(build.Metric())
 	of := meter.At(r.metrics)
 	showState(of, r.index, s.media)
-	of.ReadGauge("ready", "1 once the workers' contents are known, or ready_after has passed.", func() float64 {
+	of.ReadGauge("ready", "1 once the workers' contents are known, or 30 s have passed.", func() float64 {
 		_, err := r.gate.look(time.Now())
 		return meter.Flag(err == nil)
 	})
@@ -269,7 +269,7 @@ func (s *Server) openDecisionLog(metrics prometheus.Registerer) (*decisionlog.Lo
 	if c.File == "" {
 		return nil, nil
 	}
-	key, err := c.Key()
+	key, err := s.cfg.Index.Key()
 	if err != nil {
 		return nil, err
 	}
@@ -283,10 +283,11 @@ func (s *Server) openDecisionLog(metrics prometheus.Registerer) (*decisionlog.Lo
 // startTracing returns nil if tracing is off.
 func (r *running) startTracing(version string) (*trace.Tracer, error) {
 	c := r.cfg.Tracing
-	if c.Endpoint == "" {
+	receiver, plain := c.Receiver()
+	if receiver == "" {
 		return nil, nil
 	}
-	t, err := trace.Start(trace.Options{Endpoint: c.Endpoint, Insecure: c.Insecure, Sample: c.Sample, Version: version,
+	t, err := trace.Start(trace.Options{Endpoint: receiver, Insecure: plain, Sample: c.Sample, Version: version,
 		Recent: r.router.Decision, Log: r.log, Metrics: r.metrics})
 	if err != nil {
 		return nil, fmt.Errorf("tracing.endpoint: %w", err)

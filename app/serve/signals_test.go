@@ -31,8 +31,8 @@ models:
 workers:
 - {name: a, addr: "127.0.0.1:9", events: {zmq: "tcp://127.0.0.1:9"}}
 decision_log: {file: DIR/decisions.jsonl}
-tracing: {endpoint: "127.0.0.1:9", insecure: true}
-nats: {listen: "127.0.0.1:0", dir: DIR/streams}
+tracing: {endpoint: "http://127.0.0.1:9"}
+nats: {listen: "127.0.0.1:0"}
 replicas: {addresses: ["127.0.0.1:9"]}
 media: {relay: {listen: "127.0.0.1:0", url: "http://127.0.0.1:9904"}}
 `
@@ -41,7 +41,7 @@ listen: 127.0.0.1:0
 admin: 127.0.0.1:0
 models:
 - {name: m, dir: DIR/model, engine_version: 0.32.0, block_hash: dynamo}
-dynamo: {discovery: DIR/discovery, plane: zmq}
+dynamo: {discovery: DIR/discovery}
 `
 )
 

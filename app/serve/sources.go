@@ -44,7 +44,7 @@ func (s *sources) listen(wc *config.Worker, from allRanks, slot *fleet.Slot, ran
 	case wc.Events.ZMQ != "":
 		slot.EarlyEvents = class.Rules().StoredEarly && wc.Events.Load == ""
 		addr, _ := netip.ParseAddrPort(wc.Addr)
-		err = readSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc, slot.Worker.Name))
+		err = readSockets(o, wc.Events, publisherOf(addr), rank, s.decoder(wc, slot.Worker.Name))
 		if wc.Events.Replay != "" {
 			s.peers.backfill(o, s.secret, slot.Worker.StableName, slot.Rank, s.log)
 		}
@@ -67,11 +67,8 @@ func readDrain(o *stream.Options, secret *block.Secret, drain *trtllm.Drain, ran
 	o.Source, o.Decoder = drain.Source(), &trtllm.Decoder{Secret: secret, Rank: rank, BlockSize: blockSize, Keep: keep}
 }
 
-// publisherOf returns the network from which a worker's publisher may connect: its address if the configuration names none.
-func publisherOf(wc *config.Worker, addr netip.AddrPort) netip.Prefix {
-	if from, err := netip.ParsePrefix(wc.Events.From); err == nil {
-		return from.Masked()
-	}
+// publisherOf returns from where a worker's publisher may connect: its address.
+func publisherOf(addr netip.AddrPort) netip.Prefix {
 	a := addr.Addr().Unmap().WithZone("")
 	return netip.PrefixFrom(a, a.BitLen())
 }
@@ -82,7 +79,7 @@ func readSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int
 	if e.Bind {
 		host = "0.0.0.0"
 	}
-	z := stream.ZMQ{Topic: e.Topic, Bind: e.Bind, From: from, Host: e.Host, Replayed: o.Budget.Received(o.Worker)}
+	z := stream.ZMQ{Bind: e.Bind, From: from, Host: e.Host, Replayed: o.Budget.Received(o.Worker)}
 	z.Endpoint, err = zmq.Address(e.ZMQ, host, rank)
 	if err != nil {
 		return fmt.Errorf("zmq: %w", err)
@@ -156,7 +153,7 @@ func nothingReported(st *stream.Stats) string {
 	case st.Mute:
 		return "its publisher does not answer any more"
 	case st.Batches == 0:
-		return "it is connected and has never sent an event: are its KV events on, is events.topic the start of theirs, is this its socket?"
+		return "it is connected and has never sent an event: are its KV events on, is this its socket?"
 	case st.Blocks == 0:
 		return "its events come and store no block that counts: is its prefix cache on?"
 	}

@@ -144,7 +144,7 @@ func TestTracing(t *testing.T) {
 		r := startReloading(t, `
 listen: unix:DIR/s
 admin: ADMIN
-tracing: {endpoint: "`+lis.Addr().String()+`", insecure: true, sample: 1}
+tracing: {endpoint: "http://`+lis.Addr().String()+`", sample: 1}
 models: [{name: m, dir: DIR/model, engine_version: 0.32.0}]
 workers: [{name: a, addr: "127.0.0.1:9"}]
 `, quiet)

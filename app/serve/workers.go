@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -317,9 +318,10 @@ func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err e
 	}
 	k := &cfg.Kubernetes
 	at := func(key, namespace string) (place discover.Place, err error) {
-		place, err = discover.Place{API: k.API, CAFile: k.CAFile, TokenFile: k.TokenFile, Namespace: namespace}.Complete()
+		place, err = discover.Place{API: k.API, CAFile: filepath.Join(cfg.Fixed.ServiceAccount, "ca.crt"),
+			TokenFile: filepath.Join(cfg.Fixed.ServiceAccount, "token"), Namespace: namespace}.Complete()
 		if err != nil {
-			err = fmt.Errorf("kubernetes.%s: %w (give kubernetes.api, ca_file, token_file and namespace)", key, err)
+			err = fmt.Errorf("kubernetes.%s: %w (give namespace, and kubernetes.api: kubectl proxy's)", key, err)
 		}
 		return place, err
 	}

@@ -20,7 +20,7 @@ var runs = map[string]map[string]string{
 		"agent":       "app/serve",
 		"credentials": "app/serve", "doctor": "app/doctor", "bundle": "app/bundle",
 		"completion": "cmd/sightline", "version": "lab/release"},
-	"sightline-lab": {"demo": "e2e", "worker-sim": "e2e", "epp-conformance": "e2e", "bench": "lab/bench",
+	"sightline-lab": {"demo": "e2e", "envoy": "e2e", "worker-sim": "e2e", "epp-conformance": "e2e", "bench": "lab/bench",
 		"sim": "lab/fleetsim", "replay": "lab/fleetsim",
 		"completion": "cmd/sightline", "version": "lab/release"},
 }

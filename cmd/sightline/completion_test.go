@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -53,9 +54,8 @@ func TestCompletion(t *testing.T) {
 	script := func(shell string) string { return printed(t, "completion", shell) }
 	bash := script("bash")
 	for _, c := range []struct{ line, want, not string }{
-		{"sightline ", "serve doctor completion", "worker-sim demo --version"},
+		{"sightline ", "serve doctor completion", "worker-sim demo"},
 		{"sightline do", "doctor", "serve"},
-		{"sightline --", "--version", "serve"},
 		{"sightline serve --", "--config --check", "--variant"},
 		{"sightline serve --c", "--config --check", "--print-config"},
 		{"sightline config ", "schema", "serve"},
@@ -86,5 +86,57 @@ func TestCompletion(t *testing.T) {
 	}
 	if zsh := script("zsh"); !strings.HasSuffix(zsh, bash) {
 		t.Errorf("zsh:\n%.200s", zsh)
+	}
+}
+
+// helped returns the help that a command line asks for.
+func helped(t *testing.T, args []string) (text string) {
+	t.Helper()
+	var out bytes.Buffer
+	parser, err := program.Parser("sightline", description, &cli{}, kong.Writers(&out, &out), kong.Exit(func(int) { panic("done") }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%q: got no help", args)
+		}
+		text = out.String()
+	}()
+	_, _ = parser.Parse(args)
+	return ""
+}
+
+// TestScreen: the help of the program and of each command fits a screen, and there are no more flags than a person meets.
+func TestScreen(t *testing.T) {
+	parser, err := program.Parser("sightline", description, &cli{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := 0
+	for _, n := range append([]*kong.Node{parser.Model.Node}, parser.Model.Children...) {
+		args := []string{"--help"}
+		if n != parser.Model.Node {
+			args = []string{n.Name, "--help"}
+		}
+		for _, f := range n.Flags {
+			if !f.Hidden {
+				flags++
+			}
+		}
+		text := helped(t, args)
+		if lines := strings.Count(text, "\n"); lines > 24 || lines < 3 {
+			t.Errorf("%q: got %d lines, want 3 to 24\n%s", args, lines, text)
+		}
+		for line := range strings.Lines(text) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+				t.Errorf("%q: got %d columns, want at most 80: %s", args, n, line)
+			}
+		}
+	}
+	const most = 75
+	t.Logf("%d flags", flags)
+	if flags > most {
+		t.Errorf("got %d flags, want at most %d: a new one takes another's place", flags, most)
 	}
 }

@@ -12,8 +12,7 @@ import (
 type doctorCmd struct{ doctor.Options }
 
 func (c *doctorCmd) Help() string {
-	return "Exit status: 0 no findings, 1 an error, 2 a warning and no error. Checks that were not run are listed and do " +
-		"not count. docs/doctor.md has a section for each code."
+	return "Exit status: 0 well, 1 an error, 2 only warnings, 3 something was not checked. docs/doctor.md has a section for each code."
 }
 
 func (c *doctorCmd) Run(ctx context.Context) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/generate"
@@ -12,57 +13,51 @@ import (
 )
 
 type initCmd struct {
-	Worker     []string `placeholder:"HOST:PORT" help:"Address of a running worker; with --dynamo, of a front end. Repeatable."`
-	Kubernetes []string `sep:"none" placeholder:"SELECTOR" help:"Or: a label selector of EndpointSlices, such as kubernetes.io/service-name=vllm. Repeatable."`
-	Dynamo     string   `type:"existingdir" placeholder:"DIR" help:"Or: the discovery folder of an NVIDIA Dynamo deployment, its DYN_FILE_KV. $NATS_SERVER is its NATS, where events go over that."`
-	Namespace  string   `help:"With --kubernetes: their namespace; default: the pod's own. With --dynamo: its namespace, where there are several."`
-	KubePort   string   `help:"With --kubernetes: the port to dial, its name or number; default: the only one."`
-	KubeAPI    string   `name:"kube-api" help:"With --kubernetes, outside of a pod: the API server, such as http://127.0.0.1:8001 of kubectl proxy."`
-	ModelDir   []string `sep:"none" placeholder:"[NAME=]DIR" help:"Directory of a model's files without the weights. Default: the workers' own path, Hugging Face's cache, or the hub of $HF_ENDPOINT."`
-	Out        string   `default:"." help:"Where to write sightline.yaml and envoy.yaml."`
-	Force      bool     `help:"Overwrite what is there."`
-	APIKeyFile string   `type:"existingfile" placeholder:"FILE" help:"File with the key that workers started with --api-key want."`
-	CA         string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"PEM file of the authority of the workers' certificates."`
-	FilesOnly  string   `type:"existingfile" placeholder:"FILE" help:"Instead: fetch the files that this configuration's models lack into their dir, from the hub of $HF_ENDPOINT. No worker is asked."`
-	Optional   bool     `help:"Go on though the files of some models could not be had. Requests of such a model are learned."`
-	Canary     bool     `help:"Have each worker compute two tokens, to see whether its answers report cached tokens."`
+	Worker     []string `placeholder:"HOST:PORT" help:"A running worker; with --dynamo, a front end. Repeatable."`
+	Kubernetes []string `sep:"none" placeholder:"SELECTOR[:PORT]" help:"Or: EndpointSlices by label, and the port's name. Repeatable."`
+	Dynamo     string   `type:"existingdir" placeholder:"DIR" help:"Or: an NVIDIA Dynamo deployment's DYN_FILE_KV ($NATS_SERVER)."`
+	Namespace  string   `placeholder:"NAME" help:"Kubernetes', or Dynamo's; default: the only one."`
+	ModelDir   []string `sep:"none" placeholder:"[NAME=]DIR" help:"A model's files, without weights; default: found, or fetched."`
+	APIKeyFile string   `type:"existingfile" placeholder:"FILE" help:"The workers' --api-key."`
+	CA         string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"PEM file of the workers' authority."`
+	Out        string   `default:"." placeholder:"DIR" help:"Where to write sightline.yaml and envoy.yaml."`
+	FilesOnly  string   `type:"existingfile" placeholder:"FILE" help:"Only fetch what this configuration's models lack ($HF_ENDPOINT)."`
 }
 
 // Help is the text of `sightline init --help` besides the flags.
 func (c *initCmd) Help() string {
-	return "Queries running workers, finds their models' files, writes sightline.yaml and envoy.yaml, checks them, and " +
-		"lists what should be switched on at the workers."
+	return "Workers are asked, and compute two tokens each. What should be switched on there is listed. Outside of a pod, " +
+		"--kubernetes goes through kubectl proxy at its port, 8001."
 }
 
 func (c *initCmd) Run(ctx context.Context) error {
 	switch {
 	case c.FilesOnly != "":
 		return c.files(ctx)
-	case len(c.Kubernetes) == 0 && (c.KubePort+c.KubeAPI != "" || c.Namespace != "" && c.Dynamo == ""):
-		return errors.New("--namespace, --kube-port and --kube-api belong to --kubernetes, which is not given")
-	case c.Dynamo != "" && (len(c.Kubernetes) > 0 || c.Canary):
-		return errors.New("--dynamo goes with none of --kubernetes and --canary (its workers answer no HTTP of their own)")
+	case len(c.Kubernetes) == 0 && c.Namespace != "" && c.Dynamo == "":
+		return errors.New("--namespace: it belongs to --kubernetes or --dynamo, and neither is given")
+	case c.Dynamo != "" && len(c.Kubernetes) > 0:
+		return errors.New("--dynamo does not go with --kubernetes (its workers answer no HTTP of their own)")
 	}
-	o := generate.Options{Workers: c.Worker, Dynamo: c.Dynamo, Scope: c.Namespace, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force,
-		Canary: c.Canary, Optional: c.Optional, Access: secure.Peer{CA: c.CA, APIKeyFile: c.APIKeyFile}}
-	for _, selector := range c.Kubernetes {
-		o.Groups = append(o.Groups, generate.Group{API: c.KubeAPI, Namespace: c.Namespace, Selector: selector, Port: c.KubePort})
+	o := generate.Options{Workers: c.Worker, Dynamo: c.Dynamo, Scope: c.Namespace, ModelDir: c.ModelDir, Out: c.Out,
+		Canary: true, Access: secure.Peer{CA: c.CA, APIKeyFile: c.APIKeyFile}}
+	for _, at := range c.Kubernetes {
+		selector, port, _ := strings.Cut(at, ":")
+		o.Groups = append(o.Groups, generate.Group{Namespace: c.Namespace, Selector: selector, Port: port})
 	}
 	return generate.Run(ctx, o, os.Stdout)
 }
 
 func (c *initCmd) files(ctx context.Context) error {
-	if len(c.Worker)+len(c.Kubernetes)+len(c.ModelDir) > 0 || c.Dynamo != "" || c.Canary {
-		return errors.New("--files-only goes with --optional alone")
+	if len(c.Worker)+len(c.Kubernetes)+len(c.ModelDir) > 0 || c.Dynamo != "" {
+		return errors.New("--files-only: no other flag goes with it (the configuration says what is needed)")
 	}
 	cfg, err := config.Load(c.FilesOnly)
 	if err != nil {
 		return err
 	}
-	err = generate.Missing(ctx, &cfg, os.Getenv, os.Stdout)
-	if err != nil && c.Optional {
+	if err := generate.Missing(ctx, &cfg, os.Getenv, os.Stdout); err != nil {
 		fmt.Printf("%v\nRequests of these models are learned.\n", err)
-		return nil
 	}
-	return err
+	return nil
 }

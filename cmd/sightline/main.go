@@ -11,20 +11,19 @@ import (
 	"github.com/sightline-router/sightline/app/program"
 )
 
-const description = "Sends each chat request, text and images, to the worker that already holds most of its KV cache. " +
-	"Behind Envoy, as an external processor."
+const description = "Sends each chat request to the worker that holds most of its KV cache."
 
 type cli struct {
-	Init        initCmd        `cmd:"" help:"Write a first configuration from what running workers report about themselves."`
-	Serve       serveCmd       `cmd:"" help:"Run the router: ext_proc, access log and health service for Envoy."`
-	Agent       agentCmd       `cmd:"" help:"Run beside one worker: listen to its KV events and publish them to NATS."`
-	Credentials credentialsCmd `cmd:"" help:"Create NATS keys for the router and each worker's agent, and the NATS server's file of users and permissions."`
-	Explain     explainCmd     `cmd:"" help:"Show the result of each stage for requests: text, tokens, image hashes, block hashes."`
-	Doctor      doctorCmd      `cmd:"" help:"Check the files, workers, Envoy, NATS and a running Sightline for whatever prevents cache hits."`
-	Bundle      bundleCmd      `cmd:"" help:"Write a tar.gz for a bug report: configuration, state and checks, without secrets."`
-	Envoy       envoyCmd       `cmd:"" help:"Print the envoy.yaml that fits a configuration, or find an Envoy binary."`
-	Report      reportCmd      `cmd:"" help:"Report the effect of steering: steered requests compared with the unsteered share, and what the choice would have saved there."`
-	Config      configCmd      `cmd:"" help:"Print what a configuration may contain."`
+	Init        initCmd        `cmd:"" group:"Run" help:"Write a first configuration from what running workers report."`
+	Serve       serveCmd       `cmd:"" group:"Run" help:"Run the router that Envoy asks."`
+	Envoy       envoyCmd       `cmd:"" group:"Run" help:"Print Envoy's configuration, or check and change yours."`
+	Agent       agentCmd       `cmd:"" group:"Run" help:"Publish one worker's KV events to NATS."`
+	Credentials credentialsCmd `cmd:"" group:"Run" help:"Create NATS keys for the router and agents, and users.conf."`
+	Doctor      doctorCmd      `cmd:"" group:"Look" help:"Find whatever prevents cache hits."`
+	Explain     explainCmd     `cmd:"" group:"Look" help:"Show how requests are read, or where they go and why."`
+	Report      reportCmd      `cmd:"" group:"Look" help:"Compare steered requests with the unsteered share."`
+	Bundle      bundleCmd      `cmd:"" group:"Look" help:"Write a tar.gz for a bug report, without secrets."`
+	Config      configCmd      `cmd:"" group:"More" help:"Print what a configuration may contain."`
 	program.Commands
 }
 

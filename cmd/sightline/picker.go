@@ -16,15 +16,17 @@ import (
 // pickerFlags are the flags of an endpoint picker, with the names and defaults that charts know (pkg/epp/server of llm-d's router,
 // pkg/lwepp/server of Gateway API's Inference Extension).
 type pickerFlags struct {
-	Pool           string `aliases:"pool-name" placeholder:"NAME" help:"Be the endpoint picker of this InferencePool; no configuration file is needed: its pods are asked what they serve. The flags below are those of other pickers."`
-	Namespace      string `aliases:"pool-namespace" placeholder:"NAME" help:"The pool's namespace; default: $NAMESPACE, else the pod's own."`
-	GRPCPort       int    `name:"grpc-port" placeholder:"PORT" help:"With --pool: port of ext_proc; default: 9002."`
-	GRPCHealthPort int    `name:"grpc-health-port" placeholder:"PORT" help:"With --pool: port of the health service in plain text; default: 9003."`
-	MetricsPort    int    `name:"metrics-port" placeholder:"PORT" help:"With --pool: port of metrics and the admin page; default: 9090."`
-	SecureServing  *bool  `name:"secure-serving" help:"With --pool: TLS at the port of ext_proc; default: true, as gateways expect."`
-	CertPath       string `name:"cert-path" type:"existingdir" placeholder:"DIR" help:"With --pool: folder of tls.crt and tls.key; default: a certificate that is made at the start."`
-	OneAddress     bool   `name:"one-address" help:"With --pool: name one address, for gateways that take one (Envoy AI Gateway)."`
-	MaxInFlight    int    `name:"max-in-flight" placeholder:"N" help:"With --pool: requests that a worker gets at once; the last places go by the priority of InferenceObjectives."`
+	Pool        string `aliases:"pool-name" placeholder:"[NS/]NAME" help:"Or: be the endpoint picker of this pool."`
+	OneAddress  bool   `name:"one-address" help:"Name one address only (Envoy AI Gateway)."`
+	MaxInFlight int    `name:"max-in-flight" placeholder:"N" help:"Requests that a worker gets at once."`
+
+	// Known from other pickers' charts. Defaults: $NAMESPACE or the pod's own; 9002, 9003 and 9090; TLS by a certificate made at the start.
+	Namespace      string `aliases:"pool-namespace" hidden:""`
+	GRPCPort       int    `name:"grpc-port" hidden:""`
+	GRPCHealthPort int    `name:"grpc-health-port" hidden:""`
+	MetricsPort    int    `name:"metrics-port" hidden:""`
+	SecureServing  *bool  `name:"secure-serving" hidden:""`
+	CertPath       string `name:"cert-path" type:"existingdir" hidden:""`
 	PoolGroup      string `name:"pool-group" hidden:"" default:"inference.networking.k8s.io"`
 
 	// What other pickers know, and Sightline has nothing to do with.
@@ -75,8 +77,12 @@ func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 	if f.PoolGroup != poolGroup {
 		return fmt.Errorf("--pool-group %s: not supported (want %s, whose version is v1)", f.PoolGroup, poolGroup)
 	}
-	cfg.Kubernetes.Pool = f.Pool
-	cfg.Kubernetes.Namespace = cmp.Or(f.Namespace, cfg.Kubernetes.Namespace, os.Getenv("NAMESPACE"))
+	namespace, pool, both := strings.Cut(f.Pool, "/")
+	if !both {
+		namespace, pool = "", f.Pool
+	}
+	cfg.Kubernetes.Pool = pool
+	cfg.Kubernetes.Namespace = cmp.Or(namespace, f.Namespace, cfg.Kubernetes.Namespace, os.Getenv("NAMESPACE"))
 	for _, port := range []struct {
 		flag    string
 		given   int

@@ -19,7 +19,7 @@ func TestPickerFlags(t *testing.T) {
 		args, want, wrong string
 		ignored           int
 	}{
-		{args: "serve --pool chat --namespace llm", want: "chat llm 0.0.0.0:9002 0.0.0.0:9003 0.0.0.0:9090 true self-signed"},
+		{args: "serve --pool llm/chat", want: "chat llm 0.0.0.0:9002 0.0.0.0:9003 0.0.0.0:9090 true self-signed"},
 		// llm-d-router's chart 0.10
 		{args: "--pool-name chat --pool-namespace llm --pool-group inference.networking.k8s.io --zap-encoder json --config-file /config/x.yaml " +
 			"--ha-enable-leader-election --grpc-health-port 9004 --secure-serving=false --tracing=false --metrics-endpoint-auth=false -v 4",

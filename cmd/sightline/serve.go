@@ -15,37 +15,37 @@ import (
 
 // fleetFlags say what is served: a configuration, or running workers.
 type fleetFlags struct {
-	Config     string   `short:"c" type:"existingfile" help:"Configuration file (YAML)."`
-	Worker     []string `placeholder:"HOST:PORT" help:"Instead of a configuration: address of a running worker. Repeatable."`
-	Listen     string   `placeholder:"HOST:PORT" help:"With --worker: where Sightline listens for Envoy; default: 127.0.0.1:9002."`
-	APIKeyFile string   `type:"existingfile" placeholder:"FILE" help:"With --worker: file with the key that workers started with --api-key want."`
-	CA         string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"With --worker: PEM file of the authority of the workers' certificates."`
+	Config string   `short:"c" type:"existingfile" placeholder:"FILE" help:"Sightline's configuration."`
+	Worker []string `placeholder:"HOST:PORT" help:"Or: a running worker. Repeatable."`
+	Listen string   `placeholder:"HOST:PORT" help:"Where Envoy asks; default: 127.0.0.1:9002."`
+	CA     string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"PEM file of the workers' authority."`
 }
 
-// options returns what to ask the workers by; admin is where the page is, "" for the default.
-func (f *fleetFlags) options(admin string) (generate.Options, error) {
+// options returns what to ask the workers by; admin is where the page is, "" for the default, keyFile has their key.
+func (f *fleetFlags) options(admin, keyFile string) (generate.Options, error) {
 	switch {
 	case f.Config != "" && len(f.Worker) > 0:
 		return generate.Options{}, errors.New("-c and --worker are both given (want --worker for each running worker, or a configuration " +
 			"that lists them)")
-	case len(f.Worker) == 0 && f.Listen+f.APIKeyFile+f.CA+admin != "":
+	case len(f.Worker) == 0 && f.Listen+keyFile+f.CA+admin != "":
 		return generate.Options{}, errors.New("--listen, --admin, --api-key-file and --ca belong to --worker (a configuration has keys for them)")
 	}
-	return generate.Options{Workers: f.Worker, Listen: f.Listen, Admin: admin, Access: secure.Peer{CA: f.CA, APIKeyFile: f.APIKeyFile}}, nil
+	return generate.Options{Workers: f.Worker, Listen: f.Listen, Admin: admin, Access: secure.Peer{CA: f.CA, APIKeyFile: keyFile}}, nil
 }
 
 type serveCmd struct {
 	fleetFlags
-	Admin       string `placeholder:"HOST:PORT" help:"With --worker: where the admin page is; default: 127.0.0.1:9903."`
-	PrintConfig bool   `help:"Print the effective configuration and exit."`
+	Admin       string `placeholder:"HOST:PORT" help:"Where the page is; default: 127.0.0.1:9903."`
+	APIKeyFile  string `type:"existingfile" placeholder:"FILE" help:"The workers' --api-key."`
+	PrintConfig bool   `help:"Print the effective configuration, and exit."`
 	Check       bool   `help:"Load everything, report errors, and exit."`
 	pickerFlags
 }
 
 // Help is the text of `sightline serve --help` besides the flags.
 func (c *serveCmd) Help() string {
-	return "With --worker no file is needed: the workers say what they serve and where their KV events are, and events teach what " +
-		"requests become."
+	return "With --worker (and --listen, --ca, --admin, --api-key-file) or --pool no file is needed: workers say what they serve. " +
+		"--pool takes the flags of other endpoint pickers too (docs/envoy.md)."
 }
 
 func (c *serveCmd) Run(ctx context.Context) error {
@@ -85,7 +85,7 @@ func (c *serveCmd) Run(ctx context.Context) error {
 
 // configuration returns the one of the file or of the pool, or the workers that are given instead.
 func (c *serveCmd) configuration(ctx context.Context, say io.Writer) (cfg config.Config, given *serve.Asking, err error) {
-	o, err := c.options(c.Admin)
+	o, err := c.options(c.Admin, c.APIKeyFile)
 	switch {
 	case err != nil:
 		return cfg, nil, err

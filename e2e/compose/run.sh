@@ -57,7 +57,7 @@ mkdir -p "$work/sightline/etc/ssl/certs" "$work/sightline/empty/sightline"
 touch "$work/sightline/etc/ssl/certs/ca-certificates.crt"
 go build -trimpath -ldflags '-s -w' -o "$work/nats/nats-server" github.com/nats-io/nats-server/v2
 printf 'FROM scratch\nCOPY nats-server /nats-server\nENTRYPOINT ["/nats-server"]\n' >"$work/nats/Dockerfile"
-binary=$(SIGHTLINE_CACHE=${SIGHTLINE_CACHE:-$root/.cache} "$work/sightline/sightline" envoy --which)
+binary=$(SIGHTLINE_CACHE=${SIGHTLINE_CACHE:-$root/.cache} "$work/sightline/sightline-lab" envoy)
 cp -L "$binary" "$work/envoy/root/usr/local/bin/envoy"
 mkdir -p "$work/envoy/root/bin"
 cp -L "$(command -v bash)" "$(command -v sleep)" "$(command -v cat)" "$work/envoy/root/bin/"

@@ -58,7 +58,7 @@ trap 'rm -rf "$work"; [ -z "${certs:-}" ] || rmdir /certs' EXIT
 [ -d /certs ] || { mkdir /certs && certs=1; } # Envoy Gateway knows no other place; what is written there is gone with the namespace
 (cd "$root" && go build -o "$work/sightline" ./cmd/sightline)
 go test -c -o "$work/gateway.test" .
-ENVOY=$("$work/sightline" envoy --which)
+ENVOY=$(cd "$root" && go run ./cmd/sightline-lab envoy)
 export PATH GATEWAY_CRDS ISTIO_CRDS ENVOY SIGHTLINE=$work/sightline SIGHTLINE_GATEWAY=1
 cloud() {
   while read -r line; do echo "e2e-gateway: NOT RUN, needs a cluster with nodes or a cloud: $line"; done <<'LIST'

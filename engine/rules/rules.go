@@ -16,6 +16,7 @@ import (
 type Rules struct {
 	Release   string // default if the configuration names none; "": the configuration's own default
 	BlockSize int    // likewise, tokens per KV block; 0: the configuration's own default
+	Adapters  int    // LoRA adapters that a worker has loaded at once, for an engine that does not report it; 0: one
 	VLLMKeys  bool   // its servers have the flags that are otherwise vLLM's alone, such as mm_hasher_algorithm
 
 	Oldest Version // the first release whose requests are read by rule
@@ -115,5 +116,5 @@ type Decoding struct {
 
 // EventSource is where one rank of a server publishes its events.
 type EventSource struct {
-	Pub, Replay, Topic string // ZeroMQ endpoints; Replay is "" if there is none
+	Pub, Replay string // ZeroMQ endpoints; Replay is "" if there is none
 }

@@ -18,7 +18,6 @@ type ServerInfo struct {
 	Publisher string `json:"publisher"`
 	Port      int    `json:"endpoint_port_base"` // of rank 0; rank r uses port + r
 	Replay    int    `json:"replay_endpoint_port_base"`
-	Topic     string `json:"topic"`
 	BlockSize int    `json:"block_size"` // the page size
 	Ranks     int    `json:"dp_size"`
 }
@@ -56,7 +55,7 @@ func (i ServerInfo) Endpoints(host string, rank int) (pub, replay string) {
 // sources returns where so many ranks publish.
 func (i ServerInfo) sources(host string, ranks int) (list []rules.EventSource) {
 	for rank := range ranks {
-		e := rules.EventSource{Topic: rules.CleanText(i.Topic)}
+		e := rules.EventSource{}
 		e.Pub, e.Replay = i.Endpoints(host, rank)
 		list = append(list, e)
 	}
@@ -122,7 +121,6 @@ func configured(config json.RawMessage, host string, ranks int) (list []rules.Ev
 		Publisher string `json:"publisher"`
 		Endpoint  string `json:"endpoint"`
 		Replay    string `json:"replay_endpoint"`
-		Topic     string `json:"topic"`
 	}{Endpoint: "tcp://*:5557"}
 	var text string
 	if json.Unmarshal(config, &text) == nil {
@@ -132,7 +130,7 @@ func configured(config json.RawMessage, host string, ranks int) (list []rules.Ev
 		return nil, errors.New("kv_events_config is not a JSON object")
 	}
 	for rank := 0; rank < ranks && c.Publisher == "zmq"; rank++ {
-		e := rules.EventSource{Topic: rules.CleanText(c.Topic)}
+		e := rules.EventSource{}
 		e.Pub, err = zmq.Claimed(c.Endpoint, host, rank)
 		if err == nil && c.Replay != "" {
 			e.Replay, err = zmq.Claimed(c.Replay, host, rank)

@@ -18,7 +18,6 @@ type eventSource struct {
 	Publisher string `json:"publisher"`
 	Pub       string `json:"endpoint"` // as the rank binds it, such as tcp://*:5557, with the rank's own port
 	Replay    string `json:"replay_endpoint"`
-	Topic     string `json:"topic"`
 }
 
 // findEvents is Rules.FindEvents.
@@ -66,7 +65,6 @@ func (s eventSource) on(host string) (e rules.EventSource, err error) {
 	if !s.Enabled || s.Publisher != "zmq" {
 		return e, rules.ErrNoEvents
 	}
-	e.Topic = s.Topic
 	e.Pub, err = zmq.Claimed(s.Pub, host, 0)
 	if err == nil && s.Replay != "" {
 		e.Replay, err = zmq.Claimed(s.Replay, host, 0)
@@ -103,7 +101,6 @@ func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Fa
 			f.Lacks("events", err)
 			return
 		}
-		s.Topic = rules.CleanText(s.Topic)
 		f.Events = append(f.Events, s)
 	}
 }

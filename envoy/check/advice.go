@@ -14,7 +14,7 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 		"processing_mode: { request_header_mode: SEND, request_body_mode: BUFFERED, response_header_mode: SKIP }; no buffered answers"},
 	"body_limit": {"SL0401", Error, "BODY_LIMIT, Sightline's body_limit",
 		"request_body_buffer_limit on the virtual host: one limit for HTTP/1 and HTTP/2; leave a buffer filter out, and have ext_authz " +
-			"read a part (allow_partial_message: true) or all"},
+			"read a part (allow_partial_message: true) or all; no max_receive_message_length below it: an edited body comes back in one message"},
 	"body_changed_behind": {"SL0401", Error, "before Sightline's filter, and one FULL_DUPLEX_STREAMED",
 		"move it, so that Sightline reads what workers do; beside an ext_proc with FULL_DUPLEX_STREAMED ask with request_body_mode: BUFFERED: " +
 			"bodies of more than some KB are truncated before Envoy 1.38 (1.36 and 1.37 with #43175), and some later (#43983)"},
@@ -22,20 +22,15 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 	// How it is asked.
 	"not_asked": {"SL0410", Error, "not disabled, observability_mode: false, and the router behind it",
 		"take disabled and observability_mode out (Envoy does not wait for the choice), and move the router to the end"},
-	"message_timeout": {"SL0404", Error, "TIMEOUT, as configured in Sightline",
-		"message_timeout: TIMEOUT; copying 15 to 30 MiB over takes up to 200ms by itself, and each request waits " +
+	"message_timeout": {"SL0404", Error, "message_timeout: TIMEOUT, as configured in Sightline, and max_message_timeout: LONGEST",
+		"take both over: large bodies get LONGEST, TIMEOUT and a second for each MiB of BODY_LIMIT, or go on uncleaned when " +
+			"several come at once; copying 15 to 30 MiB over takes up to 200ms by itself, and each request waits " +
 			"so long for a Sightline that hangs"},
-	"max_message_timeout": {"SL0410", Warning, "LONGEST: TIMEOUT and a second for each MiB of BODY_LIMIT",
-		"max_message_timeout: LONGEST: Sightline " +
-			"asks for so long for bodies of 1 MiB and more; Envoy ignores it without this or with less, and when several come at once they " +
-			"go on uncleaned"},
 	"client_address": {"SL0410", Warning, "x-sightline-client with the client's address",
 		"initial_metadata: [{ key: x-sightline-client, value: " +
 			"\"%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%\" }]: without it one client can take all that clients share"},
 	"failure_mode": {"SL0404", Warning, "true; false, if on_unread is refuse",
 		"failure_mode_allow: true, or requests fail while Sightline is down; false, if on_unread is refuse, or bodies reach workers unread"},
-	"grpc_message_limit": {"SL0401", Error, "BODY_LIMIT and more",
-		"no max_receive_message_length: an edited body comes back in one message"},
 	"sightline_health": {"SL0404", Warning,
 		"HTTP/2, a gRPC health check, and common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }",
 		"take them over from the cluster sightline that " +
@@ -46,30 +41,23 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 		`"x-(target|worker|dynamo|bypass|sight|route|data|session|gateway|prefill|enc|kv)[a-z0-9-]+|content-[a-z]+|retry-after" }; edited bodies and refusals need the last`},
 	"choice_not_read": {"SL0408", Error,
 		"override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
-		"have the cluster read it from there, or name it in the route's gRPC metadata, x-sightline-header. A route for " +
+		"have the cluster read it from there (route.one_address: true in Sightline's configuration, or serve --pool --one-address, if it dials " +
+			"one address), or name it in the route's gRPC metadata, x-sightline-header. A route for " +
 			"the header needs route_cache_action: CLEAR, and may not remove it: an upstream header_mutation filter does"},
-	"one_address": {"SL0408", Warning, "route.one_address: true in Sightline's configuration",
-		"set it (serve --pool: --one-address): this cluster " +
-			"dials one address, and to it a list is none, so the first request after each start of Sightline fails"},
 	"cluster_unknown": {"SL0410", Error, "a cluster of this name",
 		"add it; or, if a control plane tells it, give the admin address of a running Envoy"},
 	"worker_unknown": {"SL0408", Warning, "all of Sightline's workers",
 		"add it: requests cannot be sent to a worker that is not listed"},
-	"dns_family": {"SL0404 SL0408", Error, "V4_PREFERRED, as Sightline uses IPv4 of a name that has both families",
-		"dns_lookup_family: V4_PREFERRED on the cluster: otherwise Envoy knows the workers " +
-			"under other addresses than Sightline, no choice is followed, and workers that listen on IPv4 alone get no requests without one"},
-	"no_healthy_worker": {"SL0404", Error, "endpoints that answer", "compare them with Sightline's workers: another port or family " +
-		"(dns_lookup_family)? While Sightline is down every request gets 503"},
+	"no_healthy_worker": {"SL0404 SL0408", Error, "endpoints that answer, and V4_PREFERRED, as Sightline takes IPv4 of both",
+		"dns_lookup_family: V4_PREFERRED on the cluster, or another port: otherwise no choice is followed, and requests without one get 503"},
 
 	// What a client must not do.
 	"any_address": {"SL0407", Warning, "an upstream_rbac filter with the workers' networks",
 		"envoy.worker_networks in Sightline's configuration and " +
 			"\"sightline envoy\" print it; on a composite cluster, not on its parts, where it is silently not applied"},
 	"steering_headers": {"SL0407", Warning, "removed before the first route selection, from requests to workers alone",
-		"the filter or extension that \"sightline envoy --for\" prints, in the place of one that takes them from other services too: " +
+		"tenants' too: what \"sightline envoy --for\" prints, in the place of one that takes them from other services too: " +
 			"while Sightline is down a client could choose the worker, or any address (with ORIGINAL_DST give the workers a listener of their own)"},
-	"tenant_header": {"SL0410", Warning, "removed after Sightline has read it",
-		"request_headers_to_remove, as \"sightline envoy --for\" prints it"},
 	"request_bursts": {"SL0407", Warning, "http.max_requests_per_io_cycle: 1",
 		"layered_runtime with it, as \"sightline envoy --for\" prints it: a client that resets its requests at once has Sightline " +
 			"asked for all of them"},

@@ -94,7 +94,7 @@ func (c clusterRules) worker(name string, unread bool) {
 			at.to("load_balancing_policy"), genWorkers.to("load_balancing_policy"), fallback(of))
 	}
 	if c.want.Picker && !c.want.OneAddress && header == pickerHeader {
-		c.find("one_address", at.to("original_dst_lb_config", "http_header_name"), header)
+		c.as(Warning, "choice_not_read", at.to("original_dst_lb_config", "http_header_name"), header)
 	}
 	if header != "" {
 		c.allowed(name, header, there)
@@ -230,10 +230,10 @@ func (c clusterRules) family(there placed[*clusterv3.Cluster]) {
 	case clusterv3.Cluster_V4_PREFERRED, clusterv3.Cluster_V4_ONLY:
 	case clusterv3.Cluster_V6_ONLY:
 		if !slices.ContainsFunc(c.ips(c.want.Workers), func(a string) bool { return strings.HasPrefix(a, "[") }) {
-			c.find("dns_family", there.at.to("dns_lookup_family"), f)
+			c.find("no_healthy_worker", there.at.to("dns_lookup_family"), f)
 		}
 	default:
-		c.find("dns_family", there.at.to("dns_lookup_family"), f)
+		c.find("no_healthy_worker", there.at.to("dns_lookup_family"), f)
 		c.miss("dns_family", "set", "Envoy takes IPv6 of a name that has both families, Sightline IPv4: no choice is followed, and "+
 			"workers that listen on IPv4 alone are dead to Envoy.",
 			there.at.to("dns_lookup_family"), genWorkers.to("dns_lookup_family"), nil)

@@ -150,64 +150,6 @@ func removeOnce(text []byte) (out []byte, n int) {
 	return out, n
 }
 
-// Diff returns what Edit has changed in b's file as a unified diff: it adds lines, and makes comments of some.
-func Diff(name string, b Bootstrap, after []byte) string {
-	type line struct {
-		mark byte
-		text string
-	}
-	var all []line
-	before := strings.Split(string(b.text), "\n")
-	for l := range strings.Lines(string(after)) {
-		text := strings.TrimSuffix(l, "\n")
-		_, was, replaced := strings.Cut(text, marksWas)
-		switch {
-		case len(before) > 0 && text == before[0]:
-			all = append(all, line{' ', text})
-			before = before[1:]
-			continue
-		case replaced && len(before) > 0 && was == before[0]:
-			all = append(all, line{'-', was})
-			before = before[1:]
-		}
-		all = append(all, line{'+', text})
-	}
-	const around = 3
-	var out strings.Builder
-	fmt.Fprintf(&out, "--- %s\n+++ %s\n", name, name)
-	old, now := 1, 1
-	for i := 0; i < len(all); {
-		next := slices.IndexFunc(all[i:], func(l line) bool { return l.mark != ' ' })
-		if next < 0 {
-			break
-		}
-		from := max(i, i+next-around)
-		old, now = old+from-i, now+from-i
-		to := i + next
-		for same := 0; to < len(all) && same <= 2*around; to++ { // hunks that would touch are one
-			same++
-			if all[to].mark != ' ' {
-				same = 0
-			}
-		}
-		for to > from && all[to-1].mark == ' ' {
-			to--
-		}
-		to = min(to+around, len(all))
-		olds, nows := 0, 0
-		for _, l := range all[from:to] {
-			olds += boolean(l.mark != '+')
-			nows += boolean(l.mark != '-')
-		}
-		fmt.Fprintf(&out, "@@ -%d,%d +%d,%d @@\n", old, olds, now, nows)
-		for _, l := range all[from:to] {
-			fmt.Fprintf(&out, "%c%s\n", l.mark, l.text)
-		}
-		old, now, i = old+olds, now+nows, to
-	}
-	return out.String()
-}
-
 type editor struct {
 	lines  []string // with their ends
 	root   *yaml.Node

@@ -146,9 +146,6 @@ func TestAnchors(t *testing.T) {
 		if back, _ := Remove(edited); string(back) != text {
 			t.Errorf("%s: removed: got\n%s\nwant\n%s", name, back, text)
 		}
-		if diff := Diff("envoy.yaml", b, edited); !patches(t, text, diff, string(edited)) {
-			t.Errorf("%s: got no diff:\n%s", name, diff)
-		}
 	}
 	shared := strings.Replace(user, "load_assignment:\n", "load_assignment: &all\n", 1) +
 		"  - name: other\n    type: STATIC\n    load_assignment: *all\n"

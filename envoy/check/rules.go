@@ -205,7 +205,7 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	most, place := p.GetMaxMessageTimeout(), at.to("max_message_timeout")
 	buffered := p.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_BUFFERED
 	if buffered && max(p.GetMessageTimeout().AsDuration(), most.AsDuration()) < longest {
-		c.find("max_message_timeout", place, shown(most, "0s, Envoy's default: it never waits longer"))
+		c.as(Warning, "message_timeout", place, shown(most, "0s, Envoy's default: it never waits longer"))
 		c.miss("max_message_timeout", "set", "Envoy waits longer for large bodies when Sightline asks it to; without it they reach "+
 			"workers uncleaned when several come at once.", place, genFilter.to("typed_config", "max_message_timeout"), nil)
 	}
@@ -232,7 +232,7 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 		limit = int64(v)
 	}
 	if limit >= 0 && limit < int64(c.want.BodyLimit) {
-		c.find("grpc_message_limit", at.to("grpc_service"), fmt.Sprintf("answers of more than %d bytes fail", limit))
+		c.find("body_limit", at.to("grpc_service"), fmt.Sprintf("answers of more than %d bytes fail", limit))
 	}
 }
 
@@ -509,7 +509,7 @@ func (c *checker) tenant(s *site, routes *routev3.RouteConfiguration) {
 			continue
 		}
 		at := w.at.to("request_headers_to_remove")
-		c.find("tenant_header", at, name+" reaches workers")
+		c.find("steering_headers", at, name+" reaches workers")
 		c.miss("tenant_header", "add", "Removed after Sightline has read it: workers need not know tenants, and Sightline may be away.", at,
 			genHost.to("request_headers_to_remove", 0), nil)
 	}

@@ -261,7 +261,7 @@ func TestNATS(t *testing.T) {
 	agent := pod.Get(`containers.#(name=="agent")`)
 	flags := agent.Get("args").String()
 	mount := agent.Get("volumeMounts.0")
-	for _, want := range []string{"--worker=$(POD_NAME)", "--nats=" + cfg.NATS.URL, "--nats-nkey=" + mount.Get("mountPath").Str} {
+	for _, want := range []string{"--worker=$(POD_NAME)", "--nats=" + cfg.NATS.URL, "--nats-auth=" + mount.Get("mountPath").Str} {
 		if !strings.Contains(flags, want) {
 			t.Errorf("the agent's flags %s lack %s", flags, want)
 		}
@@ -272,7 +272,7 @@ func TestNATS(t *testing.T) {
 
 	// What the README's commands put into the Secret has every name that is mounted, and the server takes the users.
 	dir := t.TempDir()
-	if _, err := bus.WriteUsers(dir, cfg.NATS.Prefix, []string{"vllm-0", "vllm-1", "vllm-2"}); err != nil {
+	if _, err := bus.WriteUsers(dir, []string{"vllm-0", "vllm-1", "vllm-2"}); err != nil {
 		t.Fatal(err)
 	}
 	kustomization, _ := find(all, "Kustomization", "")
@@ -287,8 +287,8 @@ func TestNATS(t *testing.T) {
 		}
 	}
 	if patch := kustomization.Get("patches.0.patch").Str; !strings.Contains(patch, "key: router.nk") ||
-		!strings.Contains(patch, filepath.Dir(cfg.NATS.NKey)) {
-		t.Errorf("Sightline's key %s is not mounted by %s", cfg.NATS.NKey, patch)
+		!strings.Contains(patch, filepath.Dir(cfg.NATS.Auth)) {
+		t.Errorf("Sightline's key %s is not mounted by %s", cfg.NATS.Auth, patch)
 	}
 	conf, err := os.ReadFile("nats/nats-server.conf")
 	if err != nil {

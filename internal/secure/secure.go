@@ -229,7 +229,7 @@ type Peer struct {
 	Cert string `yaml:"cert"` // PEM files of our own certificate, if they require one
 	Key  string `yaml:"key"`
 	Name string `yaml:"name"` // expected in their certificates; default: the address dialled
-	// APIKeyFile holds what is sent as "Authorization: Bearer".
+	// APIKeyFile holds what is sent as "Authorization: Bearer": its first line.
 	APIKeyFile string `yaml:"api_key_file"`
 }
 
@@ -261,7 +261,8 @@ func (p *Peer) Open(log *zap.Logger) (c *Client, err error) {
 	}
 	if err == nil && p.APIKeyFile != "" {
 		c.key, err = openCached(log, func(texts [][]byte) (string, error) {
-			key := string(bytes.TrimSpace(texts[0]))
+			line, _, _ := bytes.Cut(bytes.TrimSpace(texts[0]), []byte("\n"))
+			key := string(bytes.TrimSpace(line))
 			if key == "" || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
 				return "", fmt.Errorf("api_key_file: %s holds no key (want one, ASCII without spaces)", p.APIKeyFile)
 			}

@@ -73,7 +73,7 @@ func numbers(t *testing.T, out, begins string) (list []int) {
 func TestReplay(t *testing.T) {
 	log := recorded(t)
 	cached := map[string]int{}
-	for _, c := range []struct{ name, keys string }{{"all", ""}, {"half", "enforce: 50%\n"}, {"none", "mode: observe\n"}} {
+	for _, c := range []struct{ name, keys string }{{"all", ""}, {"half", "enforce: 50%\n"}, {"none", "enforce: 0%\n"}} {
 		cfg, err := config.Parse([]byte(c.keys + "models: [{name: m, dir: d}]\n"))
 		if err != nil {
 			t.Fatal(err)

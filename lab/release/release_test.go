@@ -245,7 +245,7 @@ func check(t *testing.T, binary, version, commit string) {
 		Version, Commit string
 		Dirty           bool
 	}
-	said := command(t, "", nil, binary, "version", "--json")
+	said := command(t, "", nil, binary, "version")
 	if err := json.Unmarshal([]byte(said), &is); err != nil || is.Version != version || is.Commit != commit || is.Dirty {
 		t.Errorf("%s (%v), want %s of %s", said, err, version, commit)
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // A worker computes a request for a LoRA adapter only after it has loaded that adapter, and computes nothing else meanwhile. What
-// it has loaded is estimated from the requests that it was sent: the last few adapters, as many as fit (models[].max_loras, or as
-// the worker reports), because engines evict the least recently used one. Its metrics name the adapters in use, by any sender's
+// it has loaded is estimated from the requests that it was sent: the last few adapters, as many as fit (as the
+// worker reports), because engines evict the least recently used one. Its metrics name the adapters in use, by any sender's
 // requests.
 //
 // adapterLoad is the cost of a load until events show it: the tokens that could be prefilled meanwhile, in a quarter of a second.

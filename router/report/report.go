@@ -1,5 +1,5 @@
 // Package report sums up the effect of steering. Requests belong to two arms: those that Sightline steered, and those that it
-// left to Envoy's own balancing, with `mode: observe` or `enforce: 10%`.
+// left to Envoy's own balancing, with `enforce: 0%` or `enforce: 10%`.
 //
 //	ended request, or line of a decision log ─▶ Totals ─▶ Report: JSON, metrics, and text for people
 //
@@ -75,7 +75,7 @@ func duration(ms float64) time.Duration { return time.Duration(ms * float64(time
 
 // Report is the sums of both arms over a time, as /report shows them.
 type Report struct {
-	Mode  string    `json:"mode,omitempty"` // observe, or the share that is steered, such as 10%; "" for a log
+	Mode  string    `json:"mode,omitempty"` // the share that is steered, such as 10%; "" for a log
 	Since time.Time `json:"since"`          // time of the start, or of the first decision
 	Until time.Time `json:"until"`
 	// Accounted are the prompt tokens of answered requests of both arms of which it is known why they were not cached, or that they were:

@@ -113,7 +113,7 @@ func TestTooFew(t *testing.T) {
 
 // TestRange: the totals of a range of time and of a model, kept by minute, equal those of the log's lines; the parts have a bound.
 func TestRange(t *testing.T) {
-	live, log := New("observe", time.Time{}), ""
+	live, log := New("0%", time.Time{}), ""
 	for i := range 300 {
 		r := one([]Arm{Steered, Unsteered}[i%2], i)
 		r.Model = []string{"a", "b"}[i%3%2]

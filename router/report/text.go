@@ -61,7 +61,7 @@ func (r Report) String() string {
 	r.writeCauses(&out)
 	fmt.Fprintf(&out, "%s to %s", minute(r.Since), minute(r.Until))
 	if r.Mode != "" {
-		fmt.Fprintf(&out, ", %s", strings.TrimPrefix("enforce: "+r.Mode, map[bool]string{true: "enforce: "}[r.Mode == "observe"]))
+		fmt.Fprintf(&out, ", enforce: %s", r.Mode)
 	}
 	out.WriteString("\n\n")
 	row := func(what string, of func(s *Side) string) {

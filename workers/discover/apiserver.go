@@ -24,8 +24,8 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// accountDir is where a pod finds the credentials for its API server.
-const accountDir = "/var/run/secrets/kubernetes.io/serviceaccount/"
+// AccountDir is where a pod finds the credentials for its API server.
+const AccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // Place is an API server and a namespace there.
 type Place struct {
@@ -41,9 +41,9 @@ func (p Place) Complete() (Place, error) {
 	if p.API == "" && host != "" && port != "" {
 		p.API = "https://" + net.JoinHostPort(host, port)
 	}
-	text, _ := os.ReadFile(accountDir + "namespace")
+	text, _ := os.ReadFile(AccountDir + "/namespace")
 	p.Namespace = cmp.Or(p.Namespace, strings.TrimSpace(string(text)))
-	p.CAFile, p.TokenFile = cmp.Or(p.CAFile, accountDir+"ca.crt"), cmp.Or(p.TokenFile, accountDir+"token")
+	p.CAFile, p.TokenFile = cmp.Or(p.CAFile, AccountDir+"/ca.crt"), cmp.Or(p.TokenFile, AccountDir+"/token")
 	if p.API == "" || p.Namespace == "" {
 		return p, errors.New("this is not a pod with a ServiceAccount's token")
 	}

@@ -35,7 +35,6 @@ type Pod struct {
 	Model  string // annotation sightline/model: the name of the model that it serves
 	Events string // annotation sightline/events: where it publishes KV events, such as tcp://{ip}:5557
 	Replay string // annotation sightline/replay: its replay socket
-	Topic  string // annotation sightline/topic
 }
 
 const revisionLabel = "disaggregatedset.x-k8s.io/revision"

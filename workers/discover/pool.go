@@ -205,7 +205,7 @@ func poolEndpoints(pods map[string]*pod, ports []int) (out []Endpoint, wrong err
 				Role: m.Labels["llm-d.ai/role"], Revision: m.Labels[revisionLabel], Zone: m.Labels["topology.kubernetes.io/zone"],
 				Pod: Pod{Port: i, Engine: cmp.Or(m.Labels["llm-d.ai/engine-type"], m.Labels[PoolGroup+"/engine-type"]),
 					Model: m.Annotations["sightline/model"], Events: m.Annotations["sightline/events"],
-					Replay: m.Annotations["sightline/replay"], Topic: m.Annotations["sightline/topic"]}}
+					Replay: m.Annotations["sightline/replay"]}}
 			if len(ports) > 1 {
 				e.Name += fmt.Sprintf("-rank-%d", i)
 			}

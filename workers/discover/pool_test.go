@@ -231,9 +231,9 @@ func TestPoolEndpoints(t *testing.T) {
 		p.Metadata.Labels = map[string]string{"llm-d.ai/role": "decode", "disaggregatedset.x-k8s.io/revision": "r2",
 			"inference.networking.k8s.io/engine-type": "sglang"}
 		p.Metadata.Annotations = map[string]string{"sightline/model": "m", "sightline/events": "tcp://{ip}:5557",
-			"sightline/replay": "tcp://{ip}:5558", "sightline/topic": "kv"}
+			"sightline/replay": "tcp://{ip}:5558"}
 	}), []int{8000})
-	want := Pod{0, "sglang", "m", "tcp://{ip}:5557", "tcp://{ip}:5558", "kv"}
+	want := Pod{0, "sglang", "m", "tcp://{ip}:5557", "tcp://{ip}:5558"}
 	if len(said) != 1 || said[0].Pod != want || said[0].Role != "decode" || said[0].Revision != "r2" {
 		t.Errorf("%+v, want %+v", said, want)
 	}

@@ -14,7 +14,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- /* "yes" if the chart makes the secret of the block hashes: the configuration names none, and NATS has none. */ -}}
 {{- define "ownKey" -}}
 {{- $c := .Values.config }}
-{{- if not (or .Values.pool.name $c.nats (dig "index" "key_file" "" $c) (dig "decision_log" "key_file" "" $c)) }}yes{{ end }}
+{{- if not (or .Values.pool.name $c.nats (dig "index" "key_file" "" $c)) }}yes{{ end }}
 {{- end }}
 
 {{- define "account" -}}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -22,15 +21,12 @@ import (
 // Access says where a NATS server is and how we authenticate. Its fields are keys of the configuration and flags of the agent.
 // Secrets are in files; all but the nkey's public part are read again with each connection, so that changes need no restart.
 type Access struct {
-	URL          string `yaml:"url" name:"nats" required:"" help:"NATS server, such as nats://10.0.0.4:4222, or several separated by commas."`
-	Credentials  string `yaml:"credentials" name:"nats-credentials" placeholder:"FILE" help:"NATS credentials: a credentials file (.creds),"`
-	NKey         string `yaml:"nkey" name:"nats-nkey" placeholder:"FILE" help:"or a file with an nkey's seed,"`
-	User         string `yaml:"user" name:"nats-user" help:"or a user's name"`
-	PasswordFile string `yaml:"password_file" name:"nats-password-file" placeholder:"FILE" help:"and a file with the password,"`
-	TokenFile    string `yaml:"token_file" name:"nats-token-file" placeholder:"FILE" help:"or a file with a token."`
-	TLSCA        string `yaml:"tls_ca" name:"nats-tls-ca" placeholder:"FILE" help:"PEM file of the CA that signed NATS' certificate; setting it requires TLS."`
-	TLSCert      string `yaml:"tls_cert" name:"nats-tls-cert" placeholder:"FILE" help:"PEM file of the client certificate, for mutual TLS."`
-	TLSKey       string `yaml:"tls_key" name:"nats-tls-key" placeholder:"FILE" help:"PEM file of its key."`
+	URL string `yaml:"url" name:"nats" required:"" placeholder:"URL" help:"nats://HOST:4222, or several with commas."`
+	// Auth is a file with a user's JWT and seed (.creds), an nkey's seed, "user:password" or a token.
+	Auth    string `yaml:"auth" name:"nats-auth" placeholder:"FILE" help:"A .creds file, nkey, user:password, or token."`
+	TLSCA   string `yaml:"tls_ca" name:"nats-tls-ca" placeholder:"FILE" help:"PEM file of NATS' authority; TLS is then a must."`
+	TLSCert string `yaml:"tls_cert" name:"nats-tls-cert" placeholder:"FILE" help:"PEM file of the agent's own certificate."`
+	TLSKey  string `yaml:"tls_key" name:"nats-tls-key" placeholder:"FILE" help:"PEM file of its key."`
 }
 
 // Given reports whether there is anything but a URL.
@@ -39,19 +35,6 @@ func (a Access) Given() bool { a.URL = ""; return a != Access{} }
 // Check reports invalid settings to bad, by key; it reads no file (Options does). inProcess: for a server in this process,
 // without URL.
 func (a *Access) Check(inProcess bool, bad func(key, format string, args ...any)) {
-	var ways []string
-	for _, w := range []struct{ key, given string }{{"credentials", a.Credentials}, {"nkey", a.NKey}, {"user", a.User},
-		{"token_file", a.TokenFile}} {
-		if w.given != "" {
-			ways = append(ways, w.key)
-		}
-	}
-	if len(ways) > 1 {
-		bad(ways[1], "given together with %s (want one of credentials, nkey, user with password_file, and token_file)", ways[0])
-	}
-	if (a.User == "") != (a.PasswordFile == "") {
-		bad("user", "user and password_file must both be given, or neither")
-	}
 	if (a.TLSCert == "") != (a.TLSKey == "") {
 		bad("tls_cert", "tls_cert and tls_key must both be given, or neither")
 	}
@@ -77,7 +60,7 @@ func (a *Access) checkURL(bad func(key, format string, args ...any)) {
 		case err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
 			bad("url", "this is not a server's URL (want one such as nats://10.0.0.4:4222, or several with commas)") // it may hold a password
 		case u.User != nil:
-			bad("url", "it holds a user or a secret (want user and password_file, or token_file: files are not printed and not logged)")
+			bad("url", "it holds a user or a secret (want auth, a file with it: files are not printed and not logged)")
 		}
 	}
 }
@@ -85,40 +68,19 @@ func (a *Access) checkURL(bad func(key, format string, args ...any)) {
 // Options returns the NATS client's options. An error names the key whose file is missing or invalid, and no secret.
 func (a *Access) Options() (out []nats.Option, err error) {
 	fail := func(key string, err error) ([]nats.Option, error) { return nil, fmt.Errorf("%s: %w", key, err) }
-	for key, file := range map[string]string{"nkey": a.NKey, "tls_ca": a.TLSCA, "tls_cert": a.TLSCert, "tls_key": a.TLSKey} {
+	for key, file := range map[string]string{"auth": a.Auth, "tls_ca": a.TLSCA, "tls_cert": a.TLSCert, "tls_key": a.TLSKey} {
 		if _, err := os.Stat(file); err == nil { // the client reads these itself, to their end
 			if _, err := secure.ReadFile(file); err != nil {
 				return fail(key, err)
 			}
 		}
 	}
-	switch {
-	case a.Credentials != "":
-		text, err := secure.ReadFile(a.Credentials)
+	if a.Auth != "" {
+		o, err := authenticate(a.Auth)
 		if err != nil {
-			return fail("credentials", err)
-		}
-		_, noToken := nkeys.ParseDecoratedJWT(text)
-		if _, noSeed := nkeys.ParseDecoratedUserNKey(text); noToken != nil || noSeed != nil || !bytes.Contains(text, []byte("-----BEGIN")) {
-			return fail("credentials", fmt.Errorf("%s holds no user's JWT and seed (want a .creds file, such as nsc writes)", a.Credentials))
-		}
-		out = append(out, nats.UserCredentials(a.Credentials))
-	case a.NKey != "":
-		o, err := nats.NkeyOptionFromSeed(a.NKey)
-		if err != nil {
-			return fail("nkey", fmt.Errorf("%s: %w (want a file with a user's seed, which begins with SU)", filepath.Base(a.NKey), err))
+			return fail("auth", err)
 		}
 		out = append(out, o)
-	case a.User != "":
-		if _, err := secret(a.PasswordFile); err != nil {
-			return fail("password_file", err)
-		}
-		out = append(out, nats.UserInfoHandler(func() (string, string) { word, _ := secret(a.PasswordFile); return a.User, word }))
-	case a.TokenFile != "":
-		if _, err := secret(a.TokenFile); err != nil {
-			return fail("token_file", err)
-		}
-		out = append(out, nats.TokenHandler(func() string { word, _ := secret(a.TokenFile); return word }))
 	}
 	var test nats.Options // for the client's own checks of the files
 	if a.TLSCA != "" {
@@ -138,12 +100,43 @@ func (a *Access) Options() (out []nats.Option, err error) {
 	return out, nil
 }
 
+// authenticate returns the client's option for a file of credentials, an nkey's seed, a user with a password, or a token.
+func authenticate(file string) (nats.Option, error) {
+	text, err := secure.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if bytes.Contains(text, []byte("-----BEGIN")) {
+		_, noToken := nkeys.ParseDecoratedJWT(text)
+		if _, noSeed := nkeys.ParseDecoratedUserNKey(text); noToken != nil || noSeed != nil {
+			return nil, fmt.Errorf("%s holds no user's JWT and seed (want a .creds file, such as nsc writes)", file)
+		}
+		return nats.UserCredentials(file), nil
+	}
+	if _, err := nkeys.FromSeed(bytes.TrimSpace(text)); err == nil {
+		return nats.NkeyOptionFromSeed(file)
+	}
+	word, err := secret(file)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.Contains(word, ":") {
+		return nats.TokenHandler(func() string { word, _ := secret(file); return word }), nil
+	}
+	return nats.UserInfoHandler(func() (user, password string) {
+		word, _ := secret(file)
+		user, password, _ = strings.Cut(word, ":")
+		return user, password
+	}), nil
+}
+
 // secret reads a file with a single line.
 func secret(file string) (string, error) {
 	text, err := secure.ReadFile(file)
 	word := strings.TrimSpace(string(text))
 	if err == nil && (word == "" || strings.ContainsAny(word, "\r\n")) {
-		err = fmt.Errorf("%s holds %d lines (want one, the secret)", file, strings.Count(word, "\n")+min(len(word), 1))
+		err = fmt.Errorf("%s holds %d lines (want a .creds file, or one line: an nkey's seed, user:password or a token)", file,
+			strings.Count(word, "\n")+min(len(word), 1))
 	}
 	return word, err
 }
@@ -194,8 +187,7 @@ func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 		refused := isRefusal(err)
 		why := &failure{err.Error(), refused}
 		if refused {
-			why.text = "the server rejects the credentials or a subject (" + err.Error() + "): compare nkey, credentials, user or token_file " +
-				"with the server's users"
+			why.text = "the server rejects the credentials or a subject (" + err.Error() + "): compare auth with the server's users"
 		}
 		failing.last.Store(why)
 		if refused && o.Refused != nil {

@@ -23,8 +23,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/sightline-router/sightline/indexer/stream"
 )
 
 // secured starts a nats-server with a configuration, on a port (0: any), and returns the port.
@@ -41,7 +39,7 @@ func secured(t *testing.T, conf string, port int) (*server.Server, int) {
 	return e.Server, e.Addr().(*net.TCPAddr).Port
 }
 
-func writeFile(t *testing.T, path, text string) {
+func writeFile(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -92,15 +90,15 @@ func TestAccess(t *testing.T) {
 		access Access
 		secret func() (secret, conf string) // returns a new one
 	}{
-		"password": {Access{User: "agent", PasswordFile: file}, func() (string, string) {
+		"password": {Access{Auth: file}, func() (string, string) {
 			_, _, word := newSeed(t, nkeys.CreateUser)
-			return word + "\n", fmt.Sprintf(`authorization {user: agent, password: %q}`, word)
+			return "agent:" + word + "\n", fmt.Sprintf(`authorization {user: agent, password: %q}`, word)
 		}},
-		"token": {Access{TokenFile: file}, func() (string, string) {
-			_, _, word := newSeed(t, nkeys.CreateUser)
+		"token": {Access{Auth: file}, func() (string, string) {
+			_, word, _ := newSeed(t, nkeys.CreateUser)
 			return word + "\n", fmt.Sprintf(`authorization {token: %q}`, word)
 		}},
-		"credentials": {Access{Credentials: file}, func() (string, string) {
+		"credentials": {Access{Auth: file}, func() (string, string) {
 			operator, operatorKey, _ := newSeed(t, nkeys.CreateOperator)
 			account, accountKey, _ := newSeed(t, nkeys.CreateAccount)
 			_, system, _ := newSeed(t, nkeys.CreateAccount)
@@ -120,8 +118,7 @@ func TestAccess(t *testing.T) {
 				ot, system, accountKey, at, system, st)
 		}},
 		"certificate": {Access{TLSCA: filepath.Join(dir, "cert.pem"), TLSCert: filepath.Join(dir, "cert.pem"),
-			TLSKey:    filepath.Join(dir, "key.pem"),
-			TokenFile: file}, func() (string, string) {
+			TLSKey: filepath.Join(dir, "key.pem"), Auth: file}, func() (string, string) {
 			selfSigned(t, dir)
 			return "a-word", fmt.Sprintf("authorization {token: a-word}\ntls {cert_file: %[1]q, key_file: %[2]q, ca_file: %[1]q, verify: true}",
 				filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
@@ -184,7 +181,7 @@ func TestRefusedFromTheStart(t *testing.T) {
 	_, port := secured(t, "authorization {token: right}", 0)
 	core, seen := observer.New(zapcore.DebugLevel)
 	var refused atomic.Int64
-	c, err := Access{URL: fmt.Sprint("nats://127.0.0.1:", port), TokenFile: file}.Connect(ConnectOptions{Log: zap.New(core),
+	c, err := Access{URL: fmt.Sprint("nats://127.0.0.1:", port), Auth: file}.Connect(ConnectOptions{Log: zap.New(core),
 		Refused: func() { refused.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +200,7 @@ func TestTLSIsAMust(t *testing.T) {
 	_, port := secured(t, "authorization {token: word}", 0)
 	core, seen := observer.New(zapcore.DebugLevel)
 	c, err := Access{URL: fmt.Sprint("nats://127.0.0.1:", port), TLSCA: filepath.Join(dir, "cert.pem"),
-		TokenFile: filepath.Join(dir, "token")}.
+		Auth: filepath.Join(dir, "token")}.
 		Connect(ConnectOptions{Log: zap.New(core)})
 	if err != nil {
 		t.Fatal(err)
@@ -212,29 +209,5 @@ func TestTLSIsAMust(t *testing.T) {
 	until(t, "the log's word", func() bool { return seen.FilterMessageSnippet("cannot connect to NATS").Len() == 1 })
 	if c.IsConnected() {
 		t.Error("connected without TLS")
-	}
-}
-
-// TestPrefixes runs two deployments on one server: each follows its own workers, with equal names, and has a stream of its own.
-func TestPrefixes(t *testing.T) {
-	payloads, prompts := recording(t)
-	s := runServer(t, t.TempDir(), -1)
-	for i, p := range []Prefix{"blue", "green"} {
-		l, err := StartLink(LinkOptions{Access: Access{URL: s.ClientURL()}, Prefix: p, Log: zap.NewNop()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		h := &hand{ready: make(chan *stream.Feed, 1)}
-		h.agent(t, PublisherOptions{NATS: connect(t, s.ClientURL()), Prefix: p, Worker: "w"})
-		have := payloads[:len(payloads)/(i+1)]
-		h.give(have...)
-		g := guarded{Link: l}
-		r := g.follows(t, "w")
-		r.same("w", have, prompts)
-		js, _ := l.NATS.JetStream()
-		if info, err := js.StreamInfo(strings.ToUpper(string(p)) + "_KV"); err != nil || info.Config.Subjects[0] != string(p)+".kv.>" {
-			t.Errorf("%s: %+v, %v", p, info, err)
-		}
 	}
 }

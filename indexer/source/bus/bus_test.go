@@ -28,7 +28,7 @@ import (
 // a moment.
 func runServer(t testing.TB, dir string, port int) *server.Server {
 	t.Helper()
-	s, err := (&Server{Listen: fmt.Sprint("127.0.0.1:", max(port, 0)), Dir: dir}).start(zap.NewNop())
+	s, err := storedIn(t, fmt.Sprint("127.0.0.1:", max(port, 0)), dir).start(zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func makeStream(t testing.TB, nc *nats.Conn, maxBytes int64) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := ensureStreams(ctx, js, "", maxBytes, nil); err != nil {
+	if err := ensureStreams(ctx, js, maxBytes, nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 // LinkOptions say where NATS is: at Access.URL, or an embedded server at Listen, and which deployment there is ours.
 type LinkOptions struct {
 	Access Access
-	Prefix Prefix
 	Server
 	Refused func() // see ConnectOptions
 	Log     *zap.Logger
@@ -26,8 +25,9 @@ type LinkOptions struct {
 // Server is an embedded server. Config's users restrict access; without one, Listen must be a loopback address.
 type Server struct {
 	Listen string // host:port; port 0 takes a free one
-	Dir    string // for its streams; "": a new directory, removed at the end
-	Config string // a nats-server configuration, read first: users and their permissions, TLS, limits
+	// Config is a nats-server configuration, read first: users and their permissions, TLS, limits, the streams' folder (without one, a new
+	// one is made and removed at the end).
+	Config string
 }
 
 // Link is a router's connection to the agents: NATS, the stream, and one Listener for all workers. The caller must Close it.
@@ -42,9 +42,9 @@ type Link struct {
 
 // StartLink connects and listens in the background.
 func StartLink(o LinkOptions) (*Link, error) {
-	l := &Link{done: make(chan struct{}), Listener: Listener{Log: o.Log, Prefix: o.Prefix,
+	l := &Link{done: make(chan struct{}), Listener: Listener{Log: o.Log,
 		Secret: o.Secret, FixedSecret: o.FixedSecret, Replaced: o.Replaced}}
-	c := ConnectOptions{Name: "sightline", Inbox: o.Prefix.RouterInbox(), Log: o.Log, Refused: o.Refused, Failing: &l.failing}
+	c := ConnectOptions{Name: "sightline", Inbox: RouterInbox, Log: o.Log, Refused: o.Refused, Failing: &l.failing}
 	var err error
 	if o.Listen != "" {
 		l.server, err = o.Server.start(o.Log)

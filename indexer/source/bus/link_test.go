@@ -21,7 +21,7 @@ import (
 // on the same port and directory, and the agent is heard again.
 func TestLink(t *testing.T) {
 	payloads, prompts := recording(t)
-	o := LinkOptions{Server: Server{Listen: "127.0.0.1:0", Dir: t.TempDir()}, Log: zap.NewNop()}
+	o := LinkOptions{Server: *storedIn(t, "127.0.0.1:0", t.TempDir()), Log: zap.NewNop()}
 	l, err := StartLink(o)
 	if err != nil {
 		t.Fatal(err)
@@ -72,8 +72,8 @@ func TestLinkWaits(t *testing.T) {
 	conn := connect(t, s.ClientURL())
 	until(t, "the streams", func() bool { // both: a server that ends while it makes one leaves a goroutine behind
 		js, _ := conn.JetStream()
-		_, err := js.StreamInfo(DefaultPrefix.Stream())
-		_, err2 := js.StreamInfo(DefaultPrefix.State())
+		_, err := js.StreamInfo(EventStream)
+		_, err2 := js.StreamInfo(StateStream)
 		return err == nil && err2 == nil
 	})
 }
@@ -125,7 +125,7 @@ func TestOldServer(t *testing.T) {
 	defer conn.Close()
 	for name, begin := range map[string]func(context.Context, *zap.Logger) error{
 		"an agent": func(ctx context.Context, log *zap.Logger) error {
-			_, err := AwaitSecret(ctx, conn, "", log)
+			_, err := AwaitSecret(ctx, conn, log)
 			return err
 		},
 		"an agent with --key-file": func(ctx context.Context, log *zap.Logger) error {

@@ -25,8 +25,7 @@ import (
 // Listener follows all workers' subjects with one ordered consumer and passes each message to the feed of its rank. Set the
 // fields, then Run it once.
 type Listener struct {
-	NATS   *nats.Conn
-	Prefix Prefix
+	NATS *nats.Conn
 	// Secret, unless nil, is what agents hash blocks with: that of the other routers there, or ours if we are the first. Replaced is
 	// called when it was another one. With FixedSecret neither happens: agents get it from a file.
 	Secret      *block.Secret
@@ -54,8 +53,8 @@ func (l *Listener) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	beats, err := l.NATS.Subscribe(l.Prefix.beats()+"*.*", func(m *nats.Msg) {
-		if f := l.follower(strings.TrimPrefix(m.Subject, l.Prefix.beats())); f != nil {
+	beats, err := l.NATS.Subscribe(beatSubjects+"*.*", func(m *nats.Msg) {
+		if f := l.follower(strings.TrimPrefix(m.Subject, beatSubjects)); f != nil {
 			f.takeHeartbeat(m)
 		}
 	})
@@ -87,11 +86,11 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 	if err := CheckServer(l.NATS); err != nil {
 		return err
 	}
-	if err := ensureStreams(ctx, js, l.Prefix, 0, l.Log); err != nil {
+	if err := ensureStreams(ctx, js, 0, l.Log); err != nil {
 		return err
 	}
 	if l.Secret != nil && !l.FixedSecret {
-		secret, err := shareSecret(ctx, js, l.Prefix, l.Secret)
+		secret, err := shareSecret(ctx, js, l.Secret)
 		if err != nil {
 			return err
 		}
@@ -99,7 +98,7 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 			l.Replaced()
 		}
 	}
-	return consume(ctx, js, l.Prefix, cmp.Or(l.watch, watchStream), func(m jetstream.Msg) {
+	return consume(ctx, js, cmp.Or(l.watch, watchStream), func(m jetstream.Msg) {
 		_ = guard.Call(func() error { l.deliver(m); return nil }) // a message that panics is dropped
 	})
 }
@@ -111,7 +110,7 @@ func (l *Listener) deliver(m jetstream.Msg) {
 	if err == nil && isForwarded(m.Headers(), 0) {
 		err = errForwarded
 	}
-	f := l.follower(strings.TrimPrefix(subject, l.Prefix.events()))
+	f := l.follower(strings.TrimPrefix(subject, eventSubjects))
 	if err != nil { // from another program or another release
 		if l.Log != nil && !l.foreign.Swap(true) {
 			l.Log.Warn("a message of the agents' stream cannot be read; logged once", zap.String("subject", subject), zap.Error(err))
@@ -255,7 +254,7 @@ func (s *source) watch(ctx context.Context, f *followedFeed) {
 
 // Replay implements stream.Source.
 func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Message) error) error {
-	line, err := newRankLine(s.l.NATS, s.l.Prefix, s.suffix)
+	line, err := newRankLine(s.l.NATS, s.suffix)
 	if err != nil {
 		return err
 	}
@@ -278,7 +277,7 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	if !errors.Is(err, errIncomplete) && !errors.Is(err, errEmpty) {
 		return err
 	}
-	if err := ensureStreams(ctx, line.js, s.l.Prefix, 0, s.l.Log); err != nil { // the stream of snapshots may have been deleted
+	if err := ensureStreams(ctx, line.js, 0, s.l.Log); err != nil { // the stream of snapshots may have been deleted
 		return err
 	}
 	noAgent := line.requestSnapshot(ctx)

@@ -40,7 +40,6 @@ const (
 // PublisherOptions configure a Publisher.
 type PublisherOptions struct {
 	NATS   *nats.Conn
-	Prefix Prefix
 	Worker string
 	Rank   int // -1: the worker has no ranks
 	// Secret keys the blocks' hashes. It must not change while the Publisher runs.
@@ -55,7 +54,6 @@ type PublisherOptions struct {
 	// earlier one held if the engine replays, or if ProcessID is the same. It also calls ProcessID at each connection to the engine:
 	// without replays, an engine that was replaced meanwhile and has sent as many messages as its predecessor looks the same.
 	ProcessID func(context.Context) string
-	File      string      // file that also keeps the snapshot; "": none
 	Log       *zap.Logger // may be nil
 
 	every, beat time.Duration // for tests; 0: snapshotEvery, heartbeat
@@ -136,7 +134,7 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	l, err := newRankLine(o.NATS, o.Prefix, subjectSuffix(o.Worker, o.Rank))
+	l, err := newRankLine(o.NATS, subjectSuffix(o.Worker, o.Rank))
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +146,7 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	if p.stats.Resumed {
 		p.saved = time.Now()
 	} // else the first message gets a snapshot: an agent killed before it would leave nothing to continue from
-	p.snapshotRequests, err = o.NATS.Subscribe(o.Prefix.asks()+l.suffix, p.queueSnapshotRequest)
+	p.snapshotRequests, err = o.NATS.Subscribe(askSubjects+l.suffix, p.queueSnapshotRequest)
 	if err != nil {
 		return nil, err
 	}
@@ -396,7 +394,7 @@ func (p *Publisher) send(ctx context.Context) {
 		}
 		if now {
 			beats++
-			_ = p.o.NATS.Publish(p.o.Prefix.beats()+p.rankLine.suffix, appendBeat(nil, p.agent, beats))
+			_ = p.o.NATS.Publish(beatSubjects+p.rankLine.suffix, appendBeat(nil, p.agent, beats))
 		}
 	}
 }
@@ -567,9 +565,6 @@ func (p *Publisher) save(ctx context.Context, s *snapshot) {
 		p.mu.Unlock()
 	}
 	err := p.rankLine.save(ctx, t, b)
-	if p.o.File != "" {
-		err = errors.Join(err, saveFile(p.o.File, t, b))
-	}
 	answer := ""
 	p.mu.Lock()
 	p.saving, p.saved, p.stats.SnapshotBytes = false, time.Now(), len(b)

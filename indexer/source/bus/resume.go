@@ -17,17 +17,12 @@ import (
 	"context"
 	cryptorand "crypto/rand"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/zeebo/xxh3"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
@@ -156,7 +151,7 @@ func (p *Publisher) catchUp(ctx context.Context, t snapshotTag) error {
 	if err := p.rankLine.mayReadByNumber(ctx); err != nil {
 		return err
 	}
-	s, err := p.rankLine.js.Stream(ctx, p.rankLine.prefix.Stream())
+	s, err := p.rankLine.js.Stream(ctx, EventStream)
 	if err != nil {
 		return err
 	}
@@ -230,82 +225,16 @@ func (p *Publisher) restore(b []byte) error {
 	return err
 }
 
-// loadNewest returns the newer of the snapshots in NATS and in the file, ignoring unreadable ones.
+// loadNewest returns the newest snapshot; none if it cannot be read.
 func (p *Publisher) loadNewest(ctx context.Context) (t snapshotTag, message []byte, err error) {
 	t, err = p.rankLine.tag(ctx)
-	if err != nil {
+	if err != nil || t.Parts == 0 {
 		return t, nil, err
 	}
-	if t.Parts > 0 {
-		message, err = p.rankLine.snapshot(ctx, t, maxSnapshot)
-		if err != nil {
-			p.o.Log.Warn("the snapshot cannot be read", zap.Error(err))
-			message = nil
-		}
-	}
-	if p.o.File == "" {
-		return t, message, nil
-	}
-	is, b, err := loadFile(p.o.File)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-	case err != nil:
-		p.o.Log.Warn("the state file cannot be read", zap.Error(err))
-	case message == nil || is.Epoch > t.Epoch || is.Epoch == t.Epoch && is.Seq > t.Seq:
-		return is, b, nil
+	message, err = p.rankLine.snapshot(ctx, t, maxSnapshot)
+	if err != nil {
+		p.o.Log.Warn("the snapshot cannot be read", zap.Error(err))
+		message = nil
 	}
 	return t, message, nil
-}
-
-// saveFile replaces a file by a snapshot: the length of its tag, the tag, the message, and the XXH3-64 of all that.
-func saveFile(file string, t snapshotTag, message []byte) error {
-	text, err := json.Marshal(t)
-	if err != nil {
-		return err
-	}
-	b := binary.LittleEndian.AppendUint32(nil, uint32(len(text)))
-	b = append(append(b, text...), message...)
-	b = binary.LittleEndian.AppendUint64(b, xxh3.Hash(b))
-	part, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(part.Name()) // after a failure
-	_, err = part.Write(b)
-	err = errors.Join(err, part.Sync(), part.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(part.Name(), file)
-}
-
-func loadFile(file string) (t snapshotTag, message []byte, err error) {
-	if s, err := os.Stat(file); err != nil {
-		return t, nil, err
-	} else if s.Size() > maxSnapshot {
-		return t, nil, fmt.Errorf("%s: %d bytes, want %d at most", file, s.Size(), maxSnapshot)
-	}
-	b, err := os.ReadFile(file)
-	if err == nil {
-		t, message, err = parseSnapshotFile(b)
-	}
-	if err != nil {
-		return t, nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return t, message, nil
-}
-
-var errDamaged = errors.New("it is damaged")
-
-// parseSnapshotFile parses a file written by saveFile.
-func parseSnapshotFile(b []byte) (t snapshotTag, message []byte, err error) {
-	n := len(b) - 8
-	if n < 4 || xxh3.Hash(b[:n]) != binary.LittleEndian.Uint64(b[n:]) {
-		return t, nil, errDamaged
-	}
-	size := int(binary.LittleEndian.Uint32(b))
-	if size > n-4 {
-		return t, nil, errDamaged
-	}
-	return t, b[4+size : n], json.Unmarshal(b[4:4+size], &t)
 }

@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -25,18 +24,16 @@ func TestAgentRestarts(t *testing.T) {
 	life := func(s string) func(context.Context) string { return func(context.Context) string { return s } }
 	for _, c := range []struct {
 		name    string
-		kept    uint64                                // messages that the engine can replay; 0: it has no replay
-		killed  bool                                  // without a good-bye
-		every   time.Duration                         // between snapshots
-		asked   bool                                  // for a snapshot, 15 messages before the end
-		missed  int                                   // messages while no agent is there
-		lives   [2]func(context.Context) string       // ids of the engine's process
-		restart bool                                  // the engine restarts meanwhile
-		lose    func(*testing.T, jetstream.JetStream) // loses something in NATS
-		file    bool
-		resumed bool // the second agent takes over what the first held
-		keeps   bool // routers get only what came meanwhile
-		partial bool // the replay window had passed: only what came after it is known
+		kept    uint64                          // messages that the engine can replay; 0: it has no replay
+		killed  bool                            // without a good-bye
+		every   time.Duration                   // between snapshots
+		asked   bool                            // for a snapshot, 15 messages before the end
+		missed  int                             // messages while no agent is there
+		lives   [2]func(context.Context) string // ids of the engine's process
+		restart bool                            // the engine restarts meanwhile
+		resumed bool                            // the second agent takes over what the first held
+		keeps   bool                            // routers get only what came meanwhile
+		partial bool                            // the replay window had passed: only what came after it is known
 	}{
 		{name: "ended", kept: 20, missed: 15, resumed: true, keeps: true},
 		{name: "ended, nothing came meanwhile", kept: 20, resumed: true, keeps: true},
@@ -53,14 +50,6 @@ func TestAgentRestarts(t *testing.T) {
 			resumed: true, keeps: true},
 		{name: "no replay, something came", missed: 1, lives: [2]func(context.Context) string{life("a"), life("a")},
 			resumed: true, partial: true},
-		{name: "the store is lost, the file is there", kept: 20, missed: 15, file: true, resumed: true,
-			lose: func(t *testing.T, js jetstream.JetStream) {
-				for _, name := range []string{DefaultPrefix.State(), DefaultPrefix.Stream()} {
-					if err := js.DeleteStream(t.Context(), name); err != nil {
-						t.Error(err)
-					}
-				}
-			}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -70,9 +59,6 @@ func TestAgentRestarts(t *testing.T) {
 			early.listener.silence = time.Hour
 			h := &hand{ready: make(chan *stream.Feed, 1), kept: c.kept}
 			o := PublisherOptions{Worker: "w", Replays: c.kept > 0, ProcessID: c.lives[0], every: c.every}
-			if c.file {
-				o.File = filepath.Join(t.TempDir(), "state")
-			}
 			nc := connect(t, s.ClientURL())
 			o.NATS = nc
 			first := h.agent(t, o)
@@ -83,7 +69,7 @@ func TestAgentRestarts(t *testing.T) {
 				h.give(payloads[:half-15]...)
 				early.follow("w")
 				early.same("w", payloads[:half-15], prompts)
-				l, err := newRankLine(connect(t, s.ClientURL()), "", first.rankLine.suffix)
+				l, err := newRankLine(connect(t, s.ClientURL()), first.rankLine.suffix)
 				if err == nil {
 					err = l.requestSnapshot(t.Context())
 				}
@@ -108,15 +94,6 @@ func TestAgentRestarts(t *testing.T) {
 			if st := first.Stats(); !c.killed && (st.Snapshots == 0 || st.SnapshotErrors > 0) {
 				t.Errorf("the first: %+v", st)
 			}
-			if c.lose != nil {
-				js, err := jetstream.New(connect(t, s.ClientURL()))
-				if err != nil {
-					t.Fatal(err)
-				}
-				c.lose(t, js)
-				makeStream(t, connect(t, s.ClientURL()), 64<<20)
-			}
-
 			if held := early.index.HeldBlocks(early.slots["w"]); held == 0 {
 				t.Error("nothing is known while no agent is there")
 			}
@@ -162,7 +139,7 @@ func TestMuchBehindASnapshot(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	nc := connect(t, s.ClientURL())
 	makeStream(t, nc, 64<<20)
-	l, err := newRankLine(nc, "", subjectSuffix("w", 0))
+	l, err := newRankLine(nc, subjectSuffix("w", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +171,7 @@ func TestLineBegunAnew(t *testing.T) {
 	nc := connect(t, s.ClientURL())
 	makeStream(t, nc, 64<<20)
 	r := listen(t, connect(t, s.ClientURL()))
-	l, err := newRankLine(nc, "", subjectSuffix("w", 0))
+	l, err := newRankLine(nc, subjectSuffix("w", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,11 +204,11 @@ func TestDamagedSnapshot(t *testing.T) {
 	there := listen(t, connect(t, s.ClientURL()))
 	there.follow("w")
 	there.same("w", payloads, prompts)
-	l, err := newRankLine(nc, "", subjectSuffix("w", 0))
+	l, err := newRankLine(nc, subjectSuffix("w", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, err := l.js.Stream(t.Context(), l.prefix.State())
+	state, err := l.js.Stream(t.Context(), StateStream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +221,7 @@ func TestDamagedSnapshot(t *testing.T) {
 		if err != nil || written.Parts == 0 {
 			t.Fatalf("%+v, %v", written, err)
 		}
-		if err := damage(l.prefix.states() + l.suffix + "." + written.part(0)); err != nil {
+		if err := damage(stateSubjects + l.suffix + "." + written.part(0)); err != nil {
 			t.Fatal(err)
 		}
 		late := listen(t, connect(t, s.ClientURL()))
@@ -258,7 +235,7 @@ func TestSnapshotIsBounded(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	nc := connect(t, s.ClientURL())
 	makeStream(t, nc, 64<<20)
-	l, err := newRankLine(nc, "", subjectSuffix("w", 0))
+	l, err := newRankLine(nc, subjectSuffix("w", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +255,7 @@ func TestSnapshotIsBounded(t *testing.T) {
 		}
 	}
 	text := fmt.Appendf(nil, `{"Epoch":1,"Parts":%d}`, maxParts+1)
-	if _, err := l.js.Publish(t.Context(), l.prefix.states()+l.suffix+".tag", text); err != nil {
+	if _, err := l.js.Publish(t.Context(), stateSubjects+l.suffix+".tag", text); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := l.tag(t.Context()); err != nil || got != (snapshotTag{}) {

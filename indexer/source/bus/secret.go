@@ -24,21 +24,21 @@ const secretName = "sightline-block-hash-secret"
 const agentSecretEvery = 5 * time.Second
 
 // shareSecret returns the deployment's secret. If no router has written one yet, own becomes it; an agent has none, and own is nil.
-func shareSecret(ctx context.Context, js jetstream.JetStream, p Prefix,
+func shareSecret(ctx context.Context, js jetstream.JetStream,
 	own *block.Secret) (secret [block.SecretBytes]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
 	fail := func(err error) ([block.SecretBytes]byte, error) {
 		return secret,
 			fmt.Errorf("the secret of the block hashes, in stream %s: %w (if NATS has users: run `sightline credentials` again, "+
-				"and reload the server)", p.Keys(), err)
+				"and reload the server)", secretStream, err)
 	}
 	for range 2 {
-		s, err := js.Stream(ctx, p.Keys())
+		s, err := js.Stream(ctx, secretStream)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound) && own != nil:
 			b := own.Bytes()
-			c := jetstream.StreamConfig{Name: p.Keys(), Subjects: []string{p.key()},
+			c := jetstream.StreamConfig{Name: secretStream, Subjects: []string{secretSubject},
 				Metadata: map[string]string{secretName: base64.StdEncoding.EncodeToString(b[:])},
 				MaxMsgs:  1, MaxBytes: 1 << 10, MaxMsgSize: 1, Replicas: 1}
 			// another router created it first
@@ -61,23 +61,22 @@ func shareSecret(ctx context.Context, js jetstream.JetStream, p Prefix,
 // SharedSecret is an agent's copy of the routers' secret. It does not change.
 type SharedSecret struct {
 	*block.Secret
-	js     jetstream.JetStream
-	prefix Prefix
-	log    *zap.Logger
+	js  jetstream.JetStream
+	log *zap.Logger
 }
 
 // AwaitSecret waits until routers have written the secret, or ctx ends.
-func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger) (*SharedSecret, error) {
+func AwaitSecret(ctx context.Context, conn *nats.Conn, log *zap.Logger) (*SharedSecret, error) {
 	js, err := jetstream.New(conn)
 	pause := retry.Backoff{First: retryPause}
 	for told := ""; err == nil; {
 		var secret [block.SecretBytes]byte
 		failed := CheckServer(conn)
 		if failed == nil {
-			secret, failed = shareSecret(ctx, js, p, nil)
+			secret, failed = shareSecret(ctx, js, nil)
 		}
 		if failed == nil {
-			s := &SharedSecret{block.NewSecret(), js, p, log}
+			s := &SharedSecret{block.NewSecret(), js, log}
 			s.Set(secret)
 			return s, nil
 		}
@@ -95,7 +94,7 @@ func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger
 // Changed returns when the routers' secret is another one, or ctx has ended.
 func (s *SharedSecret) Changed(ctx context.Context) {
 	for range retry.Every(ctx, agentSecretEvery) {
-		if secret, err := shareSecret(ctx, s.js, s.prefix, nil); err == nil && secret != s.Bytes() {
+		if secret, err := shareSecret(ctx, s.js, nil); err == nil && secret != s.Bytes() {
 			s.log.Warn("the secret of the block hashes was replaced; beginning anew")
 			return
 		}

@@ -60,16 +60,16 @@ func (e *embedded) close() {
 	}
 }
 
-// Check returns why the server cannot be started: a listener open to strangers, an invalid Config, a Dir to which others can
-// write. Errors begin with the key.
+// Check returns why the server cannot be started: a listener open to strangers, an invalid Config, a store_dir to which others
+// can write. Errors begin with the key.
 func (s *Server) Check() error {
 	o, err := s.options()
 	if err != nil {
 		return err
 	}
-	if s.Dir != "" {
+	if o.StoreDir != "" {
 		if err := checkDir(o.StoreDir); err != nil {
-			return fmt.Errorf("nats.dir: %w", err)
+			return fmt.Errorf("nats.config: store_dir: %w", err)
 		}
 	}
 	return nil
@@ -93,20 +93,18 @@ func (s *Server) options() (*server.Options, error) {
 	}
 	users := len(o.Users)+len(o.Nkeys)+len(o.TrustedOperators) > 0 || o.Username != "" || o.Authorization != "" || o.AuthCallout != nil
 	switch {
-	case s.Config != "" && (!users || o.NoAuthUser != ""):
-		return nil,
-			fmt.Errorf("nats.config: %s allows clients without credentials (want users and no no_auth_user: `sightline "+
-				"credentials` writes such a file)", s.Config)
+	case o.NoAuthUser != "":
+		return nil, fmt.Errorf("nats.config: %s allows clients without credentials (want no no_auth_user)", s.Config)
 	case !users && !isLoopback(host):
 		return nil, fmt.Errorf("nats.listen: %q is open to the network, and any client may publish events for any worker or delete the stream: "+
 			"want a loopback address, or credentials: run `sightline credentials DIR -c FILE`, then set nats.config: DIR/users.conf and "+
-			"nats.nkey: DIR/router.nk, and give each agent its --nats-nkey", s.Listen)
+			"nats.auth: DIR/router.nk, and give each agent its --nats-auth", s.Listen)
 	}
 	o.ServerName, o.Host, o.Port = cmp.Or(o.ServerName, "sightline"), host, port
 	if port == 0 {
 		o.Port = server.RANDOM_PORT
 	}
-	o.JetStream, o.StoreDir = true, cmp.Or(s.Dir, o.StoreDir)
+	o.JetStream = true
 	o.NoSigs, o.NoLog = true, true
 	o.MaxConn, o.MaxSubs = cmp.Or(o.MaxConn, sockets.Share(4, maxConnections)), cmp.Or(o.MaxSubs, maxSubscriptions)
 	o.MaxPayload, o.MaxPending = cmp.Or(o.MaxPayload, maxPayload), cmp.Or(o.MaxPending, maxPending)
@@ -162,7 +160,7 @@ func (s *Server) start(log *zap.Logger) (_ *embedded, err error) {
 	}
 	if err != nil {
 		e.close()
-		return nil, fmt.Errorf("nats.dir: %w", err)
+		return nil, fmt.Errorf("nats.config: store_dir: %w", err)
 	}
 	o.JetStreamMaxStore = cmp.Or(max(o.JetStreamMaxStore, 0), 2*keptEvents)
 	o.JetStreamMaxMemory = cmp.Or(max(o.JetStreamMaxMemory, 0), 64<<20)
@@ -206,31 +204,27 @@ func (s *Server) start(log *zap.Logger) (_ *embedded, err error) {
 // reloadEvery is the interval of checking for a changed Config.
 const reloadEvery = 2 * time.Second
 
-// reload applies a changed Config: new users are admitted, and users that were removed are disconnected.
+// reload applies a changed Config, or file that it includes: new users are admitted, and users that were removed are disconnected.
 func (s *Server) reload(ctx context.Context, e *embedded, began *server.Options, log *zap.Logger) {
-	changed := func() (at time.Time) {
-		if info, err := os.Stat(s.Config); err == nil {
-			at = info.ModTime()
-		}
-		return at
-	}
-	last := changed()
+	last, told := began.ConfigDigest(), ""
 	for range retry.Every(ctx, reloadEvery) {
-		now := changed()
-		if now.Equal(last) || now.IsZero() {
+		o, err := s.options()
+		if err == nil && o.ConfigDigest() == last {
 			continue
 		}
-		last = now
-		o, err := s.options()
 		if err == nil {
+			last = o.ConfigDigest()
 			o.StoreDir, o.JetStreamMaxMemory, o.JetStreamMaxStore = began.StoreDir, began.JetStreamMaxMemory, began.JetStreamMaxStore
 			err = e.ReloadOptions(o)
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+			told = ""
+			log.Info("the NATS server has read its configuration again", zap.String("nats.config", s.Config))
+		case err.Error() != told:
+			told = err.Error()
 			log.Error("the NATS server keeps its configuration as it was", zap.Error(err))
-			continue
 		}
-		log.Info("the NATS server has read its configuration again", zap.String("nats.config", s.Config))
 	}
 }
 

@@ -41,15 +41,15 @@ func TestServerRefuses(t *testing.T) {
 		"no address":           {Server{Listen: ":0"}, "`sightline credentials DIR -c FILE`"},
 		"a name":               {Server{Listen: "example.com:0"}, "open to the network"},
 		"IPv6":                 {Server{Listen: "[::]:0"}, "open to the network"},
-		"a file without users": {Server{Listen: "127.0.0.1:0", Config: conf("max_payload: 1MB")}, "allows clients without credentials"},
+		"a file without users": {Server{Listen: "0.0.0.0:0", Config: conf("max_payload: 1MB")}, "open to the network"},
 		"who comes is a user": {Server{Listen: "127.0.0.1:0", Config: conf(users + "\nno_auth_user: u")},
 			"allows clients without credentials"},
-		"no configuration": {Server{Listen: "127.0.0.1:0", Config: conf("{")}, "nats.config: "},
+		"no configuration": {Server{Listen: "127.0.0.1:0", Config: conf("users = [")}, "nats.config: "},
 		"not there":        {Server{Listen: "127.0.0.1:0", Config: filepath.Join(dir, "none")}, "nats.config: "},
-		"a folder open to all": {Server{Listen: "127.0.0.1:0", Dir: open}, "nats.dir: " + open +
+		"a folder open to all": {*storedIn(t, "127.0.0.1:0", open), "nats.config: store_dir: " + open +
 			" belongs to another user, or all may write to it"},
-		"an open folder in it":    {Server{Listen: "127.0.0.1:0", Dir: foreign}, "nats.dir: " + foreign + "/jetstream belongs"},
-		"a file where one is due": {Server{Listen: "127.0.0.1:0", Dir: conf(users)}, "is a file (want a folder)"},
+		"an open folder in it":    {*storedIn(t, "127.0.0.1:0", foreign), "nats.config: store_dir: " + foreign + "/jetstream belongs"},
+		"a file where one is due": {*storedIn(t, "127.0.0.1:0", conf(users)), "is a file (want a folder)"},
 	} {
 		e, err := c.server.start(zap.NewNop())
 		if err == nil {
@@ -61,6 +61,16 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
+// storedIn returns a server whose configuration says no more than where its streams are; "": nothing.
+func storedIn(t testing.TB, listen, dir string) *Server {
+	s := &Server{Listen: listen}
+	if dir != "" {
+		s.Config = filepath.Join(t.TempDir(), "nats.conf")
+		writeFile(t, s.Config, fmt.Sprintf("jetstream {store_dir: %q}", dir))
+	}
+	return s
+}
+
 // TestServersFolder checks that without a folder the streams are in a new one that only we can read, removed at the end, and that
 // a configured folder stays.
 func TestServersFolder(t *testing.T) {
@@ -68,7 +78,7 @@ func TestServersFolder(t *testing.T) {
 	t.Setenv("TMPDIR", temp)
 	mine := filepath.Join(t.TempDir(), "streams")
 	for _, dir := range []string{"", mine} {
-		e, err := (&Server{Listen: "127.0.0.1:0", Dir: dir}).start(zap.NewNop())
+		e, err := storedIn(t, "127.0.0.1:0", dir).start(zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,13 +105,13 @@ func TestServersTLS(t *testing.T) {
 	writeFile(t, token, "word")
 	writeFile(t, filepath.Join(dir, "nats.conf"), fmt.Sprintf("authorization {token: word}\ntls {cert_file: %q, key_file: %q}",
 		cert, filepath.Join(dir, "key.pem")))
-	l, err := StartLink(LinkOptions{Access: Access{TokenFile: token}, Log: zap.NewNop(),
+	l, err := StartLink(LinkOptions{Access: Access{Auth: token}, Log: zap.NewNop(),
 		Server: Server{Listen: "127.0.0.1:0", Config: filepath.Join(dir, "nats.conf")}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c, err := Access{URL: "nats://" + l.server.Addr().String(), TLSCA: cert, TokenFile: token}.Connect(ConnectOptions{Log: zap.NewNop()})
+	c, err := Access{URL: "nats://" + l.server.Addr().String(), TLSCA: cert, Auth: token}.Connect(ConnectOptions{Log: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,42 +13,28 @@ import (
 	"go.uber.org/zap"
 )
 
-// Prefix identifies one deployment on a NATS server: its subjects begin with it, and its streams are named after it. The zero
-// value is DefaultPrefix.
-type Prefix string
+// The JetStream streams: of all agents' events, of snapshots by rank, and the one whose metadata have the secret of the block hashes.
+// A NATS server, or an account of it, has one deployment.
+const (
+	EventStream  = "SIGHTLINE_KV"
+	StateStream  = "SIGHTLINE_STATE"
+	secretStream = "SIGHTLINE_KEY"
+)
 
-// DefaultPrefix gives the stream SIGHTLINE_KV.
-const DefaultPrefix Prefix = "sightline"
+// The beginnings of subjects: of batches, snapshots, requests for a snapshot and heartbeats.
+const (
+	eventSubjects = "sightline.kv."
+	secretSubject = "sightline.key"
+	askSubjects   = "sightline.ask."
+	stateSubjects = "sightline.state."
+	beatSubjects  = "sightline.beat."
+)
 
-// Check returns nil for a name that is one token of a subject, and that does not share a stream's name with another prefix.
-func (p Prefix) Check() error {
-	if len(p) > 32 || strings.Trim(string(p), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-		return fmt.Errorf("%q is not a prefix (want up to 32 of a-z, 0-9, - and _)", string(p))
-	}
-	return nil
-}
+// RouterInbox is ConnectOptions.Inbox of the routers.
+const RouterInbox = "sightline.inbox.router"
 
-// Stream returns the name of the JetStream stream to which all agents publish.
-func (p Prefix) Stream() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_KV" }
-
-// State returns the name of the JetStream stream of snapshots, by rank.
-func (p Prefix) State() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_STATE" }
-
-// Keys returns the name of the JetStream stream whose metadata have the secret of the block hashes.
-func (p Prefix) Keys() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_KEY" }
-
-// events, states, asks, beats and inboxes return the beginnings of subjects: of batches, snapshots, requests for a snapshot,
-// heartbeats and answers.
-func (p Prefix) events() string  { return string(cmp.Or(p, DefaultPrefix)) + ".kv." }
-func (p Prefix) key() string     { return string(cmp.Or(p, DefaultPrefix)) + ".key" }
-func (p Prefix) asks() string    { return string(cmp.Or(p, DefaultPrefix)) + ".ask." }
-func (p Prefix) states() string  { return string(cmp.Or(p, DefaultPrefix)) + ".state." }
-func (p Prefix) beats() string   { return string(cmp.Or(p, DefaultPrefix)) + ".beat." }
-func (p Prefix) inboxes() string { return string(cmp.Or(p, DefaultPrefix)) + ".inbox." }
-
-// RouterInbox and AgentInbox return ConnectOptions.Inbox of the routers, and of a worker's agent.
-func (p Prefix) RouterInbox() string             { return p.inboxes() + "router" }
-func (p Prefix) AgentInbox(worker string) string { return p.inboxes() + "agent." + token(worker) }
+// AgentInbox returns ConnectOptions.Inbox of a worker's agent.
+func AgentInbox(worker string) string { return "sightline.inbox.agent." + token(worker) }
 
 // keptEvents limits the disk space of a stream that we create; messages before a snapshot are no longer needed.
 const keptEvents = 256 << 20
@@ -57,12 +43,12 @@ const ensureTime = 5 * time.Second // for one attempt
 
 // ensureStreams creates the streams if they do not exist, and logs that. maxBytes bounds the events; 0: keptEvents. An existing stream is
 // not changed: its limits, storage and replicas are its operator's. The stream of events has what came after the snapshots.
-func ensureStreams(ctx context.Context, js jetstream.JetStream, p Prefix, maxBytes int64, log *zap.Logger) error {
+func ensureStreams(ctx context.Context, js jetstream.JetStream, maxBytes int64, log *zap.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
-	events := jetstream.StreamConfig{Name: p.Stream(), Subjects: []string{p.events() + ">"},
+	events := jetstream.StreamConfig{Name: EventStream, Subjects: []string{eventSubjects + ">"},
 		MaxBytes: cmp.Or(maxBytes, keptEvents)}
-	states := jetstream.StreamConfig{Name: p.State(), Subjects: []string{p.states() + ">"}, MaxMsgsPerSubject: 1}
+	states := jetstream.StreamConfig{Name: StateStream, Subjects: []string{stateSubjects + ">"}, MaxMsgsPerSubject: 1}
 	for _, c := range []jetstream.StreamConfig{events, states} {
 		c.MaxMsgSize = maxMessage
 		c.Retention, c.Discard, c.AllowDirect, c.Replicas = jetstream.LimitsPolicy, jetstream.DiscardOld, true, 1
@@ -96,8 +82,8 @@ const watchStream = 5 * time.Second
 // consume calls each for the last message of every subject and all that follow, in order, until ctx ends or the stream is lost.
 // It checks regularly whether the stream is still the same: a recreated one begins with number 1, and an ordered consumer of the
 // old one would wait silently for the number that it had reached.
-func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.Duration, each func(jetstream.Msg)) error {
-	s, err := js.Stream(ctx, p.Stream())
+func consume(ctx context.Context, js jetstream.JetStream, often time.Duration, each func(jetstream.Msg)) error {
+	s, err := js.Stream(ctx, EventStream)
 	if err != nil {
 		return err
 	}
@@ -105,8 +91,8 @@ func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.D
 	if most := int(s.CachedInfo().Config.MaxMsgSize); most > 0 {
 		largest = min(largest, most)
 	}
-	c, err := js.OrderedConsumer(ctx, p.Stream(), jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{p.events() + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
+	c, err := js.OrderedConsumer(ctx, EventStream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{eventSubjects + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	if err != nil {
 		return err
 	}
@@ -139,7 +125,7 @@ func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.D
 		case <-watch.C:
 		}
 		look, cancel := context.WithTimeout(ctx, ensureTime)
-		now, err := js.Stream(look, p.Stream())
+		now, err := js.Stream(look, EventStream)
 		cancel()
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):

@@ -27,7 +27,7 @@ func TestOperatorsLimitsStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: DefaultPrefix.Stream(),
+	theirs, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: EventStream,
 		Subjects: []string{"sightline.kv.>"}, MaxBytes: 5 << 20,
 		MaxAge: time.Hour, MaxMsgSize: 1 << 20, Compression: jetstream.S2Compression}) // a server would let others change all of these
 	if err != nil {
@@ -75,7 +75,7 @@ func TestLargeMessagesAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if limit < 0 {
-			for stream, subjects := range map[string]string{DefaultPrefix.Stream(): "sightline.kv.>", DefaultPrefix.State(): "sightline.state.>"} {
+			for stream, subjects := range map[string]string{EventStream: "sightline.kv.>", StateStream: "sightline.state.>"} {
 				if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{subjects},
 					AllowDirect: true}); err != nil {
 					t.Fatal(err)
@@ -125,12 +125,12 @@ func TestLostStream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := js.DeleteStream(t.Context(), DefaultPrefix.Stream()); err != nil {
+			if err := js.DeleteStream(t.Context(), EventStream); err != nil {
 				t.Fatal(err)
 			}
 			if by == "an operator" {
 				until(t, "there is a stream", func() bool { // the agent creates one too, and while both do the server may refuse one of them
-					_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: DefaultPrefix.Stream(),
+					_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: EventStream,
 						Subjects: []string{"sightline.kv.>"}, MaxBytes: 9 << 20})
 					return err == nil || strings.Contains(err.Error(), "in use")
 				})
@@ -161,7 +161,7 @@ func TestPortIsTaken(t *testing.T) {
 	taken := c.LocalAddr().String()
 	started := make(chan error, 1)
 	go func() {
-		e, err := (&Server{Listen: taken, Dir: t.TempDir()}).start(zap.NewNop())
+		e, err := storedIn(t, taken, t.TempDir()).start(zap.NewNop())
 		if err == nil {
 			if addr := e.Addr().String(); addr != taken {
 				t.Errorf("it listens on %s", addr)
@@ -181,7 +181,7 @@ func TestPortIsTaken(t *testing.T) {
 	if err := <-started; err != nil {
 		t.Error(err)
 	}
-	if _, err := StartLink(LinkOptions{Server: Server{Listen: far.Addr().String(), Dir: t.TempDir()}, Log: zap.NewNop()}); err == nil ||
+	if _, err := StartLink(LinkOptions{Server: *storedIn(t, far.Addr().String(), t.TempDir()), Log: zap.NewNop()}); err == nil ||
 		!strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("of a port that stays taken it says: %v", err)
 	}
@@ -192,14 +192,14 @@ func TestWatchLeavesNothing(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	js, err := jetstream.New(connect(t, s.ClientURL()))
 	if err == nil {
-		err = ensureStreams(t.Context(), js, DefaultPrefix, 0, nil)
+		err = ensureStreams(t.Context(), js, 0, nil)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- consume(ctx, js, DefaultPrefix, time.Millisecond, func(jetstream.Msg) {}) }()
+	go func() { ended <- consume(ctx, js, time.Millisecond, func(jetstream.Msg) {}) }()
 	time.Sleep(100 * time.Millisecond) // it has begun, or the next number is too low
 	before := runtime.NumGoroutine()
 	time.Sleep(500 * time.Millisecond)

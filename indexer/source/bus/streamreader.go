@@ -39,18 +39,17 @@ const (
 type rankLine struct {
 	conn   *nats.Conn
 	js     jetstream.JetStream
-	prefix Prefix
 	suffix string
 	room   *fair.Room // for snapshots; nil: without a bound
 	worker fair.Client
 }
 
-func newRankLine(conn *nats.Conn, prefix Prefix, suffix string) (*rankLine, error) {
+func newRankLine(conn *nats.Conn, suffix string) (*rankLine, error) {
 	js, err := jetstream.New(conn)
-	return &rankLine{conn: conn, js: js, prefix: prefix, suffix: suffix}, err
+	return &rankLine{conn: conn, js: js, suffix: suffix}, err
 }
 
-func (l *rankLine) subject() string { return l.prefix.events() + l.suffix }
+func (l *rankLine) subject() string { return eventSubjects + l.suffix }
 
 // snapshotTag describes a snapshot.
 type snapshotTag struct {
@@ -73,7 +72,7 @@ type streamEnd struct {
 }
 
 func (l *rankLine) end(ctx context.Context) (e streamEnd, err error) {
-	e.stream, err = l.js.Stream(ctx, l.prefix.Stream())
+	e.stream, err = l.js.Stream(ctx, EventStream)
 	if err != nil {
 		return e, err
 	}
@@ -101,7 +100,7 @@ var errNoReadPermission = errors.New("NATS permits reading only the last message
 
 // mayReadByNumber checks with a request that has no answer. The server reports a refusal before it answers the following ping.
 func (l *rankLine) mayReadByNumber(ctx context.Context) error {
-	subject := "$JS.API.DIRECT.GET." + l.prefix.Stream()
+	subject := "$JS.API.DIRECT.GET." + EventStream
 	if err := l.conn.Publish(subject, nil); err != nil {
 		return err
 	}
@@ -131,11 +130,11 @@ func (l *rankLine) tag(ctx context.Context) (t snapshotTag, err error) {
 
 // state reads one message of a snapshot.
 func (l *rankLine) state(ctx context.Context, name string) ([]byte, error) {
-	s, err := l.js.Stream(ctx, l.prefix.State())
+	s, err := l.js.Stream(ctx, StateStream)
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.GetLastMsgForSubject(ctx, l.prefix.states()+l.suffix+"."+name)
+	m, err := s.GetLastMsgForSubject(ctx, stateSubjects+l.suffix+"."+name)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +184,7 @@ func (l *rankLine) save(ctx context.Context, t snapshotTag, message []byte) erro
 		return err
 	}
 	put := func(name string, b []byte) error {
-		_, err := l.js.Publish(ctx, l.prefix.states()+l.suffix+"."+name, b)
+		_, err := l.js.Publish(ctx, stateSubjects+l.suffix+"."+name, b)
 		return err
 	}
 	size := min(partBytes, int(l.conn.MaxPayload())-headBytes)
@@ -257,7 +256,7 @@ func (l *rankLine) messages(ctx context.Context, from uint64, some bool, each fu
 	} else {
 		t = snapshotTag{}
 	}
-	c, err := l.js.OrderedConsumer(ctx, l.prefix.Stream(), jetstream.OrderedConsumerConfig{FilterSubjects: []string{l.subject()},
+	c, err := l.js.OrderedConsumer(ctx, EventStream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{l.subject()},
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: t.Number + 1})
 	if err != nil {
 		return err
@@ -302,7 +301,7 @@ func (l *rankLine) messages(ctx context.Context, from uint64, some bool, each fu
 
 // requestSnapshot makes the agent write a snapshot, and returns when it is there. nats.ErrNoResponders: there is no agent.
 func (l *rankLine) requestSnapshot(ctx context.Context) error {
-	m, err := l.conn.RequestWithContext(ctx, l.prefix.asks()+l.suffix, nil)
+	m, err := l.conn.RequestWithContext(ctx, askSubjects+l.suffix, nil)
 	if err == nil && len(m.Data) > 0 {
 		err = fmt.Errorf("the agent wrote no snapshot: %.200s", strings.ToValidUTF8(string(m.Data), "?"))
 	}

@@ -33,10 +33,7 @@ const AnyWorker = "*"
 //
 // An agent must never have the right to create a consumer, even of its own events: the server delivers a push consumer's messages
 // to whatever subject its creator names, regardless of permissions (nats-server 2.15), so it could answer for another worker.
-func WriteUsers(dir string, p Prefix, workers []string) (made []string, err error) {
-	if err := p.Check(); err != nil {
-		return nil, err
-	}
+func WriteUsers(dir string, workers []string) (made []string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -59,11 +56,9 @@ func WriteUsers(dir string, p Prefix, workers []string) (made []string, err erro
 	}
 	type user struct{ Name, Key, Token string }
 	view := struct {
-		Prefix         string
-		Stream, State  string
-		Keys           string
-		Router, Agents []user
-	}{Prefix: strings.TrimSuffix(p.events(), ".kv."), Stream: p.Stream(), State: p.State(), Keys: p.Keys()}
+		Stream, State, Keys string
+		Router, Agents      []user
+	}{Stream: EventStream, State: StateStream, Keys: secretStream}
 	files, err := filepath.Glob(filepath.Join(dir, "*.nk"))
 	if err != nil {
 		return made, err

@@ -61,15 +61,15 @@ func asExample(t *testing.T) guarded {
 func guardedBy(t *testing.T, begin func(dir string) (addr string)) guarded {
 	t.Helper()
 	dir := t.TempDir()
-	if _, err := WriteUsers(dir, "", []string{"a", "b", AnyWorker}); err != nil {
+	if _, err := WriteUsers(dir, []string{"a", "b", AnyWorker}); err != nil {
 		t.Fatal(err)
 	}
-	o := LinkOptions{Access: Access{NKey: filepath.Join(dir, routerSeed)}, Log: zap.NewNop()}
+	o := LinkOptions{Access: Access{Auth: filepath.Join(dir, routerSeed)}, Log: zap.NewNop()}
 	addr := ""
 	if begin != nil {
 		addr = begin(dir)
 	} else {
-		o.Server = Server{Listen: "0.0.0.0:0", Dir: filepath.Join(dir, "streams"), Config: filepath.Join(dir, usersFile)}
+		o.Server = Server{Listen: "0.0.0.0:0", Config: filepath.Join(dir, usersFile)}
 	}
 	at := func() string { return "nats://127.0.0.1" + addr[strings.LastIndexByte(addr, ':'):] }
 	if addr != "" {
@@ -90,11 +90,11 @@ func guardedBy(t *testing.T, begin func(dir string) (addr string)) guarded {
 func (g *guarded) as(t *testing.T, worker, seed string) (*nats.Conn, *atomic.Int64) {
 	t.Helper()
 	refused := new(atomic.Int64)
-	inbox := DefaultPrefix.AgentInbox(worker)
+	inbox := AgentInbox(worker)
 	if seed == routerSeed {
-		inbox = DefaultPrefix.RouterInbox()
+		inbox = RouterInbox
 	}
-	c, err := Access{URL: g.url, NKey: filepath.Join(g.dir, seed)}.Connect(ConnectOptions{Name: worker, Inbox: inbox, Log: zap.NewNop(),
+	c, err := Access{URL: g.url, Auth: filepath.Join(g.dir, seed)}.Connect(ConnectOptions{Name: worker, Inbox: inbox, Log: zap.NewNop(),
 		Refused: func() { refused.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func testPermissions(t *testing.T, g guarded) {
 	// A server delivers a push consumer's messages to whatever subject its creator names, regardless of his permissions.
 	for _, to := range []string{"sightline.kv.b.0", "sightline.inbox.router.x", "sightline.ask.b.0"} {
 		before := refusedA.Load()
-		answers, answer := DefaultPrefix.AgentInbox("a")+".made", make(chan *nats.Msg, 1)
+		answers, answer := AgentInbox("a")+".made", make(chan *nats.Msg, 1)
 		sub, err := agentA.ChanSubscribe(answers, answer)
 		if err != nil {
 			t.Fatal(err)
@@ -219,7 +219,7 @@ func testPermissions(t *testing.T, g guarded) {
 	}
 
 	for name, stranger := range map[string]Access{"without credentials": {URL: g.url},
-		"with a seed of its own": {URL: g.url, NKey: strangersSeed(t)}} {
+		"with a seed of its own": {URL: g.url, Auth: strangersSeed(t)}} {
 		list, err := stranger.Options()
 		if err != nil {
 			t.Fatal(err)
@@ -248,7 +248,7 @@ func TestTakeOverByCredentials(t *testing.T) {
 				h.give(payloads[:half]...)
 				r := g.follows(t, "a")
 				r.same("a", payloads[:half], prompts)
-				l, err := newRankLine(g.NATS, "", first.rankLine.suffix)
+				l, err := newRankLine(g.NATS, first.rankLine.suffix)
 				if err == nil {
 					err = l.requestSnapshot(t.Context())
 				}
@@ -300,7 +300,7 @@ func TestTakeOverByCredentials(t *testing.T) {
 func strangersSeed(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if _, err := WriteUsers(dir, "", nil); err != nil {
+	if _, err := WriteUsers(dir, nil); err != nil {
 		t.Fatal(err)
 	}
 	return filepath.Join(dir, routerSeed)
@@ -320,7 +320,7 @@ func TestUsersChange(t *testing.T) {
 	if err != nil || os.WriteFile(own, text, 0o600) != nil {
 		t.Fatal(err)
 	}
-	c, err := Access{URL: g.url, NKey: own}.Connect(ConnectOptions{Inbox: DefaultPrefix.AgentInbox("a"), Log: zap.New(core),
+	c, err := Access{URL: g.url, Auth: own}.Connect(ConnectOptions{Inbox: AgentInbox("a"), Log: zap.New(core),
 		Refused: func() { refused.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
@@ -333,7 +333,7 @@ func TestUsersChange(t *testing.T) {
 
 	write := func(workers ...string) {
 		t.Helper()
-		if _, err := WriteUsers(g.dir, "", workers); err != nil {
+		if _, err := WriteUsers(g.dir, workers); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -361,7 +361,7 @@ func TestUsersChange(t *testing.T) {
 // and that there is one key for all agents if requested.
 func TestWriteUsers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
-	made, err := WriteUsers(dir, "blue", []string{"10.0.0.5:8000", "any", AnyWorker})
+	made, err := WriteUsers(dir, []string{"10.0.0.5:8000", "any", AnyWorker})
 	if want := []string{"router.nk", "agent-10=2E0=2E0=2E5=3A8000.nk", "agent-any.nk", "agents.nk", "users.conf"}; err != nil ||
 		!slices.Equal(made, want) {
 		t.Fatalf("%v, %v", made, err)
@@ -375,7 +375,7 @@ func TestWriteUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err = WriteUsers(dir, "blue", []string{"any"})
+	made, err = WriteUsers(dir, []string{"any"})
 	if err != nil || len(made) != 1 {
 		t.Errorf("again: %v, %v", made, err)
 	}
@@ -386,7 +386,7 @@ func TestWriteUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"blue.kv.10=2E0=2E0=2E5=3A8000.*", "blue.kv.any.*", "blue.kv.*.*", "blue.ask.*.*"} {
+	for _, want := range []string{"sightline.kv.10=2E0=2E0=2E5=3A8000.*", "sightline.kv.any.*", "sightline.kv.*.*", "sightline.ask.*.*"} {
 		n := 0
 		for _, u := range o.Nkeys {
 			if slices.Contains(u.Permissions.Publish.Allow, want) {
@@ -398,11 +398,10 @@ func TestWriteUsers(t *testing.T) {
 		}
 	}
 	for _, wrong := range []func() error{
-		func() error { _, err := WriteUsers(dir, "A.b", nil); return err },
-		func() error { _, err := WriteUsers(dir, "", []string{""}); return err },
+		func() error { _, err := WriteUsers(dir, []string{""}); return err },
 		func() error {
 			writeFile(t, filepath.Join(dir, "agent-x.nk"), "?")
-			_, err := WriteUsers(dir, "", nil)
+			_, err := WriteUsers(dir, nil)
 			return err
 		},
 	} {
@@ -537,14 +536,14 @@ func TestSharedSecret(t *testing.T) {
 		return j
 	}
 	first, second := block.NewSecret(), block.NewSecret()
-	if got, err := shareSecret(t.Context(), js(g.NATS), "", first); err != nil || got != first.Bytes() {
+	if got, err := shareSecret(t.Context(), js(g.NATS), first); err != nil || got != first.Bytes() {
 		t.Fatalf("%v", err)
 	}
-	if got, err := shareSecret(t.Context(), js(g.NATS), "", second); err != nil || got != first.Bytes() {
+	if got, err := shareSecret(t.Context(), js(g.NATS), second); err != nil || got != first.Bytes() {
 		t.Errorf("the second router: %v", err)
 	}
 	conn, refused := g.as(t, "a", "agent-a.nk")
-	s, err := AwaitSecret(t.Context(), conn, "", zap.NewNop())
+	s, err := AwaitSecret(t.Context(), conn, zap.NewNop())
 	if err != nil || s.Bytes() != first.Bytes() || refused.Load() > 0 {
 		t.Fatalf("the agent: %v, %d refusals", err, refused.Load())
 	}
@@ -552,7 +551,7 @@ func TestSharedSecret(t *testing.T) {
 	go func() { // an agent with a lost server's
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		(&SharedSecret{second, js(conn), "", zap.NewNop()}).Changed(ctx)
+		(&SharedSecret{second, js(conn), zap.NewNop()}).Changed(ctx)
 		replaced <- ctx.Err() == nil
 	}()
 	for _, subject := range []string{"$JS.API.STREAM.CREATE.SIGHTLINE_KEY", "$JS.API.STREAM.UPDATE.SIGHTLINE_KEY",

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -116,36 +115,6 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestDamagedFile checks that a state file that is damaged anywhere is not read.
-func TestDamagedFile(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "state")
-	want := snapshotTag{Epoch: 1, Seq: 2, Number: 3, Made: 4, Life: "5"}
-	if err := saveFile(file, want, []byte("blocks")); err != nil {
-		t.Fatal(err)
-	}
-	if is, b, err := loadFile(file); err != nil || is != want || string(b) != "blocks" {
-		t.Errorf("%+v %q %v", is, b, err)
-	}
-	good, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	try := func(b []byte, what string, i int) {
-		if err := os.WriteFile(file, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := loadFile(file); err == nil {
-			t.Errorf("%s %d, and it is taken", what, i)
-		}
-	}
-	for i := range good {
-		bad := slices.Clone(good)
-		bad[i] ^= 4
-		try(bad, "changed at", i)
-		try(good[:i], "cut at", i)
-	}
-}
-
 // TestPreviousRelease: a message of the previous release, made by its code (0.1.0-rc.1, version 3), is refused: its hashes have no key.
 func TestPreviousRelease(t *testing.T) {
 	text, err := os.ReadFile("testdata/rc1.hex")
@@ -162,7 +131,7 @@ func TestPreviousRelease(t *testing.T) {
 }
 
 // TestReleasesRead: what earlier releases wrote is read for as long as this one reads their version: an agent's message with every kind
-// of event, its state file, and all that a worker holds as one router tells another. testdata/v5.txt was made by the code of 28 November
+// of event, and all that a worker holds as one router tells another. testdata/v5.txt was made by the code of 28 November
 // 2026 (version 5).
 func TestReleasesRead(t *testing.T) {
 	text, err := os.ReadFile("testdata/v5.txt")
@@ -170,17 +139,16 @@ func TestReleasesRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Fields(string(text))
-	if len(lines) != 3 {
-		t.Fatalf("testdata/v5.txt: got %d lines, want a message, a state file and what a worker holds", len(lines))
+	if len(lines) != 2 {
+		t.Fatalf("testdata/v5.txt: got %d lines, want a message and what a worker holds", len(lines))
 	}
-	told, _ := hex.DecodeString(lines[2])
+	told, _ := hex.DecodeString(lines[1])
 	wantHeld := releaseHeld()
 	if at, all, err := ReadHeld(told, nil); err != nil || at != wantHeld.At || len(all.Events) != 2 ||
 		!slices.Equal(all.Events[1].Locals, []uint64{1, 3}) || !slices.Equal(all.Events[1].EngineHashes, []uint64{2, 4}) {
 		t.Errorf("what a worker holds: got %+v, %+v, %v, want %+v", at, all, err, wantHeld)
 	}
 	message, _ := hex.DecodeString(lines[0])
-	state, _ := hex.DecodeString(lines[1])
 	var d Decoder
 	got, err := d.Decode(message)
 	if events := fmt.Sprintf("%+v", got.Events); err != nil || events != fmt.Sprintf("%+v", releaseEvents()) {
@@ -188,13 +156,6 @@ func TestReleasesRead(t *testing.T) {
 	}
 	if !got.Partial || !got.UpperBound || got.Away {
 		t.Errorf("message: got partial %v, upper bound %v, away %v, want true, true, false", got.Partial, got.UpperBound, got.Away)
-	}
-	tag, held, err := parseSnapshotFile(state)
-	if wanted := (snapshotTag{Epoch: 1, Seq: 2, Number: 3, Made: 4, Life: "5", Half: 1, Parts: 2, Sum: 6}); err != nil || tag != wanted {
-		t.Errorf("state file: got %+v, %v, want %+v", tag, err, wanted)
-	}
-	if !bytes.Equal(held, message) {
-		t.Errorf("state file: got a message of %d bytes, want the one above, of %d", len(held), len(message))
 	}
 }
 
