@@ -20,8 +20,9 @@ import (
 	"github.com/sightline-router/sightline/workers/discover"
 )
 
-// Ask returns the configuration of the workers given by address, without any file. A worker that cannot be asked is an error.
-func Ask(ctx context.Context, o Options, say io.Writer) (cfg config.Config, err error) {
+// Ask returns the configuration of the workers given by address, without any file of a model, and its text: what Run writes where none can
+// be had. A worker that cannot be asked is an error.
+func Ask(ctx context.Context, o Options, say io.Writer) (cfg config.Config, text []byte, err error) {
 	d, list, err := fileless(o, say)
 	if err == nil {
 		err = errors.Join(d.askAll(ctx, list)...)
@@ -30,12 +31,14 @@ func Ask(ctx context.Context, o Options, say io.Writer) (cfg config.Config, err 
 		d.models, err = group(list)
 	}
 	if err == nil {
-		cfg, err = config.Parse(d.yaml())
+		text = d.yaml()
+		cfg, err = config.Parse(text)
 	}
 	if err == nil {
+		cfg.Envoy.TokenUsage = true // as in Given's
 		d.advise(all)
 	}
-	return cfg, err
+	return cfg, text, err
 }
 
 // Given returns the workers given by address for a server, which asks them itself, and its configuration without them. What is found at

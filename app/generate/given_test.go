@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +24,8 @@ import (
 	"github.com/sightline-router/sightline/lab/sim"
 )
 
-// TestAsk: each engine's workers become a configuration that names no file, and Envoy's is the same whether workers are asked or not.
+// TestAsk: each engine's workers become a configuration that names no file, which is what init writes. Envoy's is the same whether workers
+// are asked or not.
 func TestAsk(t *testing.T) {
 	for name, c := range map[string]struct {
 		fleet  []sim.Config
@@ -43,7 +46,7 @@ func TestAsk(t *testing.T) {
 			for _, one := range c.fleet {
 				o.Workers = append(o.Workers, start(t, one).Addr())
 			}
-			cfg, err := Ask(t.Context(), o, &said)
+			cfg, text, err := Ask(t.Context(), o, &said)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,6 +59,12 @@ func TestAsk(t *testing.T) {
 			}
 			if len(cfg.Models) != 1 || cfg.Models[0].Dir != "" || !strings.Contains(said.String(), c.says) {
 				t.Errorf("%+v\n%s", cfg.Models, &said)
+			}
+			init := Options{Workers: o.Workers, Listen: o.Listen, Optional: true, Out: t.TempDir(), Getenv: func(string) string { return "" }}
+			err = Run(t.Context(), init, io.Discard)
+			written, _ := os.ReadFile(filepath.Join(init.Out, configFile))
+			if err != nil || string(text) != string(written) {
+				t.Errorf("serve --worker --print-config prints other than init writes, %v:\n%s\n%s", err, text, written)
 			}
 			unasked, err := Envoy(o)
 			if err != nil {

@@ -131,7 +131,7 @@ func (d *drafter) workers(f *file) {
 			}
 		})
 	}
-	counts, tls := d.fileless, d.Access.CA != ""
+	counts, tls := d.fileless && len(d.models) == 0, d.Access.CA != "" // workers that are asked later may count
 	d.each(func(_ *model, _ *class, w *worker) { counts = counts || w.CountsCached != nil && *w.CountsCached })
 	if len(networks) > 0 || counts || tls {
 		f.WriteString("envoy:\n")

@@ -56,7 +56,7 @@ func Report(ctx context.Context, o ReportOptions, out io.Writer) error {
 
 // foretell prints what other caches would bring the models of a running Sightline, by their last hour.
 func (o *ReportOptions) foretell(ctx context.Context, out io.Writer) error {
-	text, err := admin.Ask(ctx, admin.AdminRequest{Base: o.Admin, Path: "/forecast", Token: o.Token, MaxBytes: maxReport})
+	text, err := admin.Ask(ctx, admin.AdminRequest{Base: o.Admin, Path: "/forecast", MaxBytes: maxReport})
 	if err != nil {
 		return err
 	}

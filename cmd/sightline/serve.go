@@ -37,9 +37,11 @@ type serveCmd struct {
 	fleetFlags
 	Admin       string `placeholder:"HOST:PORT" help:"Where the page is; default: 127.0.0.1:9903."`
 	APIKeyFile  string `type:"existingfile" placeholder:"FILE" help:"The workers' --api-key."`
-	PrintConfig bool   `help:"Print the effective configuration, and exit."`
+	PrintConfig bool   `help:"Print the configuration (of --worker: init's), and exit."`
 	Check       bool   `help:"Load everything, report errors, and exit."`
 	pickerFlags
+
+	draft []byte // what is printed of workers
 }
 
 // Help is the text of `sightline serve --help` besides the flags.
@@ -54,7 +56,10 @@ func (c *serveCmd) Run(ctx context.Context) error {
 	case err != nil:
 		return err
 	case c.PrintConfig:
-		text, err := cfg.YAML()
+		text := c.draft
+		if text == nil {
+			text, err = cfg.YAML()
+		}
 		if err == nil {
 			_, err = os.Stdout.Write(text)
 		}
@@ -92,7 +97,7 @@ func (c *serveCmd) configuration(ctx context.Context, say io.Writer) (cfg config
 	case len(c.Worker) > 0 && c.Pool != "":
 		return cfg, nil, errors.New("--worker and --pool are both given (want one of them: the pool's pods are its workers)")
 	case len(c.Worker) > 0 && (c.PrintConfig || c.Check):
-		cfg, err = generate.Ask(ctx, o, os.Stderr)
+		cfg, c.draft, err = generate.Ask(ctx, o, os.Stderr)
 	case len(c.Worker) > 0:
 		cfg, given, err = generate.Given(o, say)
 	case c.Config != "":
