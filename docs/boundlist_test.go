@@ -205,6 +205,8 @@ var bounds = []bound{
 	{"routers waiting for an agent's snapshot", "{indexer/source/bus.maxWaitingRouters}", "ask again",
 		"agent_unanswered_total", "indexer/source/bus TestAskingIsBounded: maxWaitingRouters, Unanswered",
 		"indexer/source/bus.Publisher.waitingRouters"},
+	{"ranks that a worker claims, each a socket, 2 goroutines and some 50 KiB", "{engine/rules.MaxClaimedRanks}; 1,024 in a configuration",
+		"not read; refused", "probe_total", "engine/vllm TestClaimedRanksAreBounded: MaxClaimedRanks", ""},
 	{"unknown ranks on Dynamo's plane; their messages", "{engine/dynamo.maxUnclaimed}; {engine/dynamo.allPending B}",
 		"dropped; worker in doubt", "dynamo_events_refused_total", "engine/dynamo TestManyRanks: maxUnclaimed, p.Refused()",
 		"engine/dynamo.Plane.ranks"},

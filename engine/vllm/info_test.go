@@ -63,3 +63,19 @@ func TestAsk(t *testing.T) {
 		}
 	}
 }
+
+// TestClaimedRanksAreBounded: of a server that claims more ranks than MaxClaimedRanks the first are read.
+func TestClaimedRanksAreBounded(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for i := range 1 + 4*rules.MaxClaimedRanks {
+			fmt.Fprintf(w, `%c"%d":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d"}`, "{,"[min(i, 1)], i, 20000+i)
+		}
+		fmt.Fprint(w, "}")
+	}))
+	defer s.Close()
+	list, err := findEvents(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"), "10.0.0.5", 1)
+	if last := fmt.Sprint("tcp://10.0.0.5:", 20000+rules.MaxClaimedRanks-1); err != nil || len(list) != rules.MaxClaimedRanks ||
+		list[len(list)-1].Pub != last {
+		t.Errorf("got %d ranks, %v, want %d, the last at %s", len(list), err, rules.MaxClaimedRanks, last)
+	}
+}
