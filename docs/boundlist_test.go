@@ -66,7 +66,8 @@ var bounds = []bound{
 	{"requests watched to be learned, of a slot; steps and blocks of all",
 		"{router/learned.openPerSlot}; {router/learned.openSteps}; {router/learned.openBlocks}",
 		"not learned", "learned_requests_total no_room", "router/learned TestWatchIsBounded: openPerSlot, NoRoom",
-		"router/learned.Learner.slots router/learned.Learner.named router/learned.Learner.byID router/learned.Learner.ended"},
+		"router/learned.Learner.slots router/learned.Learner.named router/learned.Learner.byID router/learned.Learner.ended " +
+			"router/learned.Learner.sequences"},
 	{"bytes of a line of a response whose text is compared", "{router/learned.maxSaid}", "not compared", "– the next turn is predicted",
 		"router/learned TestSaid: maxSaid, Sum()", ""},
 	{"sizes of media that URLs name", "{router/learned.maxSized}", "least used forgotten", "– the usual size",

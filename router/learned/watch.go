@@ -35,15 +35,16 @@ const MaxBlocks = 1 << 14
 //
 // It is safe for concurrent use; a nil Learner does nothing.
 type Learner struct {
-	o      Options
-	mu     sync.Mutex
-	slots  map[indexer.SlotID][]*watched // oldest first
-	named  map[indexer.SlotID]bool       // slots whose events name sessions: one without is not of a request that has one
-	byID   map[string]*watched
-	ended  []*watched // in the order of their ends
-	steps  int
-	blocks int      // see openBlocks
-	sums   []uint64 // of an event's blocks and those before them, see sum
+	o         Options
+	mu        sync.Mutex
+	slots     map[indexer.SlotID][]*watched // oldest first
+	named     map[indexer.SlotID]bool       // slots whose events name sessions: one without is not of a request that has one
+	byID      map[string]*watched
+	ended     []*watched // in the order of their ends
+	steps     int
+	blocks    int      // see openBlocks
+	sums      []uint64 // of an event's blocks and those before them, see sum
+	sequences map[indexer.SlotID]*sequences
 
 	watching atomic.Int64 // number of requests: events cost nothing while there are none
 	begun    retry.Bell   // rung when there are some
@@ -77,6 +78,52 @@ type Request struct {
 	Said    *Said       // reads the answer; nil: nothing does
 }
 
+// sequence is what a slot has stored of a request, up to now. What it stores behind the last block is the request's answer, or of a request
+// that goes on with that.
+type sequence struct {
+	last  uint64    // engine hash
+	steps int       // of the request's path; 0: it is not known
+	path  [2]uint64 // number of its last step
+}
+
+// sequences are the latest of a slot, in the order of their beginnings from next on.
+type sequences struct {
+	list []sequence
+	next int
+}
+
+const mostSequences = 2 * openPerSlot // of a slot
+
+// ends returns the sequence behind whose last block an event is; nil: none is known.
+func (l *Learner) ends(slot indexer.SlotID, e *kvevent.Event) *sequence {
+	of := l.sequences[slot]
+	if of == nil || !e.HasParent {
+		return nil
+	}
+	for i := range of.list {
+		if of.list[i].last == e.Parent {
+			return &of.list[i]
+		}
+	}
+	return nil
+}
+
+// newSequence returns one that has begun, in the place of the oldest if there are too many.
+func (l *Learner) newSequence(slot indexer.SlotID) *sequence {
+	of := l.sequences[slot]
+	if of == nil {
+		of = new(sequences)
+		l.sequences[slot] = of
+	}
+	if len(of.list) < mostSequences {
+		of.list = append(of.list, sequence{})
+		return &of.list[len(of.list)-1]
+	}
+	s := &of.list[of.next]
+	*s, of.next = sequence{}, (of.next+1)%mostSequences
+	return s
+}
+
 type watched struct {
 	Request
 	began, ended time.Time
@@ -106,7 +153,7 @@ func NewLearner(o Options) *Learner {
 		o.Outcome = func(Outcome) {}
 	}
 	return &Learner{o: o, slots: make(map[indexer.SlotID][]*watched), named: make(map[indexer.SlotID]bool),
-		byID: make(map[string]*watched), begun: make(retry.Bell, 1)}
+		byID: make(map[string]*watched), sequences: make(map[indexer.SlotID]*sequences), begun: make(retry.Bell, 1)}
 }
 
 // sum returns a number of all blocks up to one, from that of those before it: equal beginnings have equal sums, others hardly ever.
@@ -212,6 +259,7 @@ func (l *Learner) Leave(slot indexer.SlotID) {
 		l.remove(l.slots[slot][0])
 	}
 	delete(l.named, slot)
+	delete(l.sequences, slot)
 }
 
 // Clear forgets all requests: they do not mean anything any more, since paths are made under another secret.
@@ -221,6 +269,7 @@ func (l *Learner) Clear() {
 	for _, x := range l.byID {
 		l.remove(x)
 	}
+	clear(l.sequences)
 }
 
 // Stored attributes a stored event of a slot, before the index has it. It keeps nothing of e. A slot's events come one after another.
@@ -240,6 +289,15 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	defer l.mu.Unlock()
 	if x == nil && waits {
 		x = l.begins(slot, e, before)
+	}
+	now := l.ends(slot, e)
+	if now == nil {
+		now = l.newSequence(slot)
+	}
+	now.last = e.EngineHashes[len(e.EngineHashes)-1]
+	if x != nil && len(x.Path.Steps) > 0 {
+		now.steps = len(x.Path.Steps)
+		now.path = x.Path.Steps[now.steps-1].Number
 	}
 	if x != nil && l.byID[x.ID] == x { // else its end is being looked at
 		l.append(x, e, before)
@@ -292,8 +350,8 @@ func (l *Learner) sole(slot indexer.SlotID, fits func(*watched) bool) (x *watche
 	return x, false
 }
 
-// follows reports whether an event goes on where a request's blocks end.
-func (x *watched) follows(e *kvevent.Event) bool {
+// goesOn reports whether an event goes on where a request's blocks end.
+func (x *watched) goesOn(e *kvevent.Event) bool {
 	return len(x.chain) > 0 && e.HasParent && x.last == e.Parent && !x.closed && !x.complete()
 }
 
@@ -305,7 +363,7 @@ func (l *Learner) goesOn(slot indexer.SlotID, e *kvevent.Event) (x *watched, wai
 		l.named[slot] = l.named[slot] || x != nil
 		return x, false
 	}
-	x, several := l.sole(slot, func(y *watched) bool { return l.nameless(y) && y.follows(e) })
+	x, several := l.sole(slot, func(y *watched) bool { return l.nameless(y) && y.goesOn(e) })
 	if x == nil {
 		return nil, slices.ContainsFunc(l.slots[slot], l.waits)
 	}
@@ -347,11 +405,11 @@ func (x *watched) done(e *kvevent.Event) bool {
 // client that names it itself, it is the one whose blocks it goes on behind, or a turn that began when that one had ended: a turn has all
 // its blocks at once, an answer one after another.
 func (l *Learner) ofSession(slot indexer.SlotID, e *kvevent.Event) *watched {
-	x, several := l.sole(slot, func(y *watched) bool { return y.Session == e.Session && (y.follows(e) || len(y.chain) == 0) })
+	x, several := l.sole(slot, func(y *watched) bool { return y.Session == e.Session && (y.goesOn(e) || len(y.chain) == 0) })
 	if !several {
 		return x
 	}
-	x, several = l.sole(slot, func(y *watched) bool { return y.Session == e.Session && y.follows(e) })
+	x, several = l.sole(slot, func(y *watched) bool { return y.Session == e.Session && y.goesOn(e) })
 	if x == nil || several {
 		return nil
 	}
@@ -371,6 +429,7 @@ func (l *Learner) ofSession(slot indexer.SlotID, e *kvevent.Event) *watched {
 // begins returns the request whose first blocks an event has, behind those before; nil: it is none's. Cost: linear in the blocks, and a
 // comparison for each request.
 func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64) (best *watched) {
+	of := l.ends(slot, e)
 	l.sums = appendSums(l.sums[:0], before, 0)
 	from := uint64(0)
 	if len(before) > 0 {
@@ -383,8 +442,9 @@ func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64)
 			continue
 		}
 		agreed := min(len(y.sums), len(l.sums))
-		if len(e.Locals) == 1 && !y.AtEnd && agreed < len(before) && !y.fits(len(l.sums)) {
-			continue // a block of the answer of a request that is not watched
+		one := len(e.Locals) == 1 && !y.AtEnd
+		if of != nil && (one || of.steps > 0) && !y.goesOnWith(of) || one && agreed < len(before) && !y.fits(len(l.sums)) {
+			continue // a block of another one's answer
 		}
 		candidates++
 		sole = y
@@ -397,10 +457,8 @@ func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64)
 		case better:
 		case open != best.ended.IsZero():
 			better = open
-		case agreed != most:
-			better = agreed > most
 		default:
-			better = y.fits(len(l.sums)) && !best.fits(len(l.sums))
+			better = agreed > most
 		}
 		if better {
 			best, most = y, agreed
@@ -436,4 +494,9 @@ func (x *watched) complete() bool {
 func (x *watched) extends(y *watched) bool {
 	n := len(y.Path.Steps)
 	return n > 0 && n <= len(x.Path.Steps) && x.Path.Steps[n-1].Number == y.Path.Steps[n-1].Number
+}
+
+// goesOnWith reports whether a request goes on behind that of a sequence.
+func (x *watched) goesOnWith(s *sequence) bool {
+	return s.steps > 0 && s.steps < len(x.Path.Steps) && x.Path.Steps[s.steps-1].Number == s.path
 }

@@ -91,6 +91,23 @@ func TestWhose(t *testing.T) {
 			e.stores("", b.prompt(), 0, all)
 			e.end("b", len(b.prompt()), 1)
 		}, true, true, map[Outcome]int{Learned: 2}},
+		"behind the answer of another one, which has ended here and goes on there": {func(e *told) {
+			long := append(a.prompt(), tokensOf(-5)...)
+			long = append(long, tokensOf(-6)...)
+			n := len(chainOf(a.prompt()))
+			e.watch("a", "", a)
+			e.stores("", a.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+			other := request{[]int{1, 2, 21, 22}} // begins as a does
+			e.watch("other", "", other)
+			e.l.byID["other"].Seen = &fleet.Seen{Blocks: n + 1} // and is about as long
+			e.stores("", long, n, n+1)
+			e.stores("", other.prompt(), 0, all)
+			e.end("other", len(other.prompt()), 1)
+			if got, want := e.knows(other), len(chainOf(other.prompt())); got != want {
+				e.t.Errorf("of the other %d blocks are known, want %d", got, want)
+			}
+		}, true, false, map[Outcome]int{Learned: 2}},
 		"at once, with sessions": {func(e *told) {
 			e.watch("a", "s1", a)
 			e.watch("b", "s2", b)
