@@ -60,7 +60,7 @@ func TestAsk(t *testing.T) {
 			if len(cfg.Models) != 1 || cfg.Models[0].Dir != "" || !strings.Contains(said.String(), c.says) {
 				t.Errorf("%+v\n%s", cfg.Models, &said)
 			}
-			init := Options{Workers: o.Workers, Listen: o.Listen, Optional: true, Out: t.TempDir(), Getenv: func(string) string { return "" }}
+			init := Options{Workers: o.Workers, Listen: o.Listen, Out: t.TempDir(), Getenv: func(string) string { return "" }}
 			err = Run(t.Context(), init, io.Discard)
 			written, _ := os.ReadFile(filepath.Join(init.Out, configFile))
 			if err != nil || string(text) != string(written) {
