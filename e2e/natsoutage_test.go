@@ -18,7 +18,9 @@ import (
 // finds fault with workers whose events cannot come. Once it is back nothing is said any more.
 func TestNATSOutage(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]struct{ begin, end func(t *testing.T, nats *process) }{
+	for name, fault := range map[string]struct {
+		begin, end func(t *testing.T, nats *process)
+	}{
 		"killed": {func(_ *testing.T, nats *process) { nats.stop() }, func(t *testing.T, nats *process) { nats.start(t) }},
 		"hangs": {func(_ *testing.T, nats *process) { nats.signal(syscall.SIGSTOP) },
 			func(_ *testing.T, nats *process) { nats.signal(syscall.SIGCONT) }},

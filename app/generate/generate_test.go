@@ -203,7 +203,7 @@ workers:
   events: {auto: true}
 - addr: W1
   class: v0.5.20
-  events: {zmq: PUB1, replay: REPLAY1, topic: kv}
+  events: {zmq: PUB1, replay: REPLAY1}
 envoy:
   token_usage: true
 `, says: []string{"--page-size 16"}, saysNone: []string{"sk-secret"}},
