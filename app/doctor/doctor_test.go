@@ -428,10 +428,10 @@ var mistakes = []mistake{
               processing_mode: { request_body_mode: FULL_DUPLEX_STREAMED, request_trailer_mode: SEND }
 `)
 	}},
-	{"18 names of two families: without Sightline", "SL0404", Error, "dns_family at ", "V4_PREFERRED", func(f *fleet) {
+	{"18 names of two families: without Sightline", "SL0404", Error, "no_healthy_worker at ", "V4_PREFERRED", func(f *fleet) {
 		f.envoy = twoFamilies
 	}},
-	{"28 names of two families: no choice is followed", "SL0408", Error, "dns_family at ", "V4_PREFERRED", func(f *fleet) {
+	{"28 names of two families: no choice is followed", "SL0408", Error, "no_healthy_worker at ", "V4_PREFERRED", func(f *fleet) {
 		f.envoy = twoFamilies
 	}},
 	{"20 idle connections", "SL0410", Warning, "keep_alive at ", "idle_timeout: 4s", func(f *fleet) {
@@ -497,7 +497,7 @@ var mistakes = []mistake{
 	{"28 the cluster reads another header", "SL0408", Error, "http_header_name: x-target-worker", "read it from there", func(f *fleet) {
 		f.envoy = pairs("http_header_name: x-target-worker }", "http_header_name: x-envoy-original-dst-host }")
 	}},
-	{"28 the gateway takes one address", "SL0408", Warning, "one_address at ", "--one-address", func(f *fleet) {
+	{"28 the gateway takes one address", "SL0408", Warning, "choice_not_read at ", "--one-address", func(f *fleet) {
 		f.envoy = pairs("http_header_name: x-target-worker }", "http_header_name: x-gateway-destination-endpoint }")
 	}},
 	{"29 clocks", "SL0303", Warning, "a: its events' timestamps are -5m", "NTP", func(f *fleet) {
@@ -551,7 +551,7 @@ var mistakes = []mistake{
 		f.page.decisions = nil
 		f.front = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
 	}},
-	{"33 Envoy has no route for the host", "SL0408", Unchecked, "give --host NAME", "", func(f *fleet) {
+	{"33 Envoy has no route for the host", "SL0408", Unchecked, "give --header 'host: NAME'", "", func(f *fleet) {
 		f.front, f.page.decisions = http.NotFound, nil
 	}},
 	{"33 Envoy redirects", "SL0408", Unchecked, `to "https://llm.example.com/": give --url`, "", func(f *fleet) {

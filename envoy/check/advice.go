@@ -23,9 +23,9 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 	"not_asked": {"SL0410", Error, "not disabled, observability_mode: false, and the router behind it",
 		"take disabled and observability_mode out (Envoy does not wait for the choice), and move the router to the end"},
 	"message_timeout": {"SL0404", Error, "message_timeout: TIMEOUT, as configured in Sightline, and max_message_timeout: LONGEST",
-		"take both over: large bodies get LONGEST, TIMEOUT and a second for each MiB of BODY_LIMIT, or go on uncleaned when " +
-			"several come at once; copying 15 to 30 MiB over takes up to 200ms by itself, and each request waits " +
-			"so long for a Sightline that hangs"},
+		"message_timeout: TIMEOUT, max_message_timeout: LONGEST: each request waits TIMEOUT for a Sightline that hangs, and copying 15 " +
+			"to 30 MiB takes up to 200ms; a body of BODY_LIMIT bytes gets a second more for each MiB, or goes on uncleaned when several " +
+			"come at once"},
 	"client_address": {"SL0410", Warning, "x-sightline-client with the client's address",
 		"initial_metadata: [{ key: x-sightline-client, value: " +
 			"\"%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%\" }]: without it one client can take all that clients share"},
@@ -56,8 +56,8 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 		"envoy.worker_networks in Sightline's configuration and " +
 			"\"sightline envoy\" print it; on a composite cluster, not on its parts, where it is silently not applied"},
 	"steering_headers": {"SL0407", Warning, "removed before the first route selection, from requests to workers alone",
-		"tenants' too: what \"sightline envoy --for\" prints, in the place of one that takes them from other services too: " +
-			"while Sightline is down a client could choose the worker, or any address (with ORIGINAL_DST give the workers a listener of their own)"},
+		"the filter or extension that \"sightline envoy --for\" prints, for the tenants' header too: while Sightline is down a client " +
+			"could choose the worker, or any address (with ORIGINAL_DST give the workers a listener of their own)"},
 	"request_bursts": {"SL0407", Warning, "http.max_requests_per_io_cycle: 1",
 		"layered_runtime with it, as \"sightline envoy --for\" prints it: a client that resets its requests at once has Sightline " +
 			"asked for all of them"},
