@@ -42,10 +42,10 @@ func TestExampleNamesWrongBlockSize(t *testing.T) {
 	}
 	cmd := exec.Command("bash", filepath.Join("..", "examples", "vllm-mm-routing", "run.sh"))
 	cmd.Env = append(os.Environ(), "SIGHTLINE="+filepath.Join(filepath.Dir(bin), "sightline"), "ENVOY="+binary(t),
-		"ENGINE_BLOCK_SIZE=32", "MODEL=org/of-mine")
+		"ENGINE_BLOCK_SIZE=32", "MODEL=org/of-mine", "HTTP_PORT=24300")
 	out, err := cmd.CombinedOutput()
 	for _, want := range []string{"BLOCK_SIZE is 16, but the workers' events carry blocks of 32 tokens",
-		`"events_block_size":32`, "the same image twice: 0 tokens cached, then"} {
+		"blocks of another size than block_size; its own are used: 32 tokens", "the same image twice: 0 tokens cached, then"} {
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("%v, without %q:\n%s", err, want, out)
 		}

@@ -202,8 +202,8 @@ func TestInferencePool(t *testing.T) {
 	put := func(p *pod, labels map[string]string) {
 		api.PutPod(fakekube.Pod{Name: p.name, IP: p.ip, Ready: true}, labels, nil)
 	}
-	g := startGateway(t, map[string]any{"kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile, "token_file": api.TokenFile,
-		"pool": "chat", "namespace": "llm"}}, dials(pods[0], httpPort))
+	g := startGateway(t, map[string]any{"fixed": map[string]any{"service_account": filepath.Dir(api.CAFile)},
+		"kubernetes": map[string]any{"api": api.URL, "pool": "chat", "namespace": "llm"}}, dials(pods[0], httpPort))
 	wantFleet := func(want string) {
 		t.Helper()
 		now := ""
@@ -292,8 +292,9 @@ func TestPoolPolicies(t *testing.T) {
 	eventually(t, "both names share what is cached", func() bool {
 		_, page := g.ask(long, map[string]any{"model": "fast"}, nil)
 		last := gjson.Get(g.page("/decisions?n=1"), "0")
-		return gjson.Get(page, "usage.prompt_tokens_details.cached_tokens").Int() > 0 && last.Get("model").Str == "sim-vl" &&
-			last.Get("cached_tokens").Int() == gjson.Get(page, "usage.prompt_tokens_details.cached_tokens").Int()
+		found := gjson.Get(page, "usage.prompt_tokens_details.cached_tokens").Int()
+		below := found - last.Get("cached_tokens").Int() // without counts, the last block may be the prompt's end
+		return found > 0 && last.Get("model").Str == "sim-vl" && below >= 0 && below <= 16
 	})
 	if status, page := g.ask(long, map[string]any{"model": "slow"}, nil); status != http.StatusNotFound {
 		t.Errorf("a name without a rewrite: %d, %s", status, page)

@@ -113,9 +113,7 @@ func TestSlowWorkerIsNamed(t *testing.T) {
 	if !strings.Contains(one.Get("what").Str, "worker-2: computes prompts much slower") || len(one.Get("workers").Array()) != 1 {
 		t.Error(one.Raw)
 	}
-	if text := log.String(); !strings.Contains(text, "computes prompts much slower") || !strings.Contains(text, "worker-2") {
-		t.Error("the log does not name it:", text)
-	}
+	eventually(t, "the log names it", func() bool { return strings.Contains(log.String(), "SL0110: worker-2: computes prompts much slower") })
 	checks, _ := doctored(t, l.Self(), l.Config(), "--no-canary")
 	at := slices.IndexFunc(checks, func(c doctor.Result) bool { return c.Code == "SL0110" })
 	if !strings.Contains(strings.Join(checks[at].Evidence, "\n"), "worker-2: computes prompts much slower") {
@@ -141,8 +139,10 @@ func TestLateEventsAreNamed(t *testing.T) {
 					t.Errorf("got %s, want SL0303 alone: %s", other.Str, page)
 				}
 			})
-			if what := one.Get("what").Str; !first || !strings.Contains(what, "worker-2: KV events come late") ||
-				!strings.Contains(what, fmt.Sprint(": ", late)) {
+			what := one.Get("what").Str
+			var by float64
+			_, _ = fmt.Sscanf(what[strings.LastIndex(what, ": ")+1:], "%fs", &by)
+			if !first || !strings.Contains(what, "worker-2: KV events come late") || by < float64(late)-0.5 || by > float64(late)+1 {
 				t.Errorf("first of all: %t; got %s, want that worker-2's events come %d s late", first, one.Raw, late)
 			}
 		})
@@ -225,7 +225,7 @@ func TestRotatedNATSKeyIsNamed(t *testing.T) {
 			if evidence := strings.Join(checks[at].Evidence, "\n"); checks[at].Verdict != doctor.Error || !strings.Contains(evidence, says) {
 				t.Errorf("doctor: got %s, %s, want an error with %q", checks[at].Verdict, evidence, says)
 			}
-			write(password, "new")
+			write(password, "u:new")
 			eventually(t, "nothing is said any more", func() bool { return told() == "" })
 		})
 	}

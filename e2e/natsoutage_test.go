@@ -68,7 +68,7 @@ func TestNATSOutage(t *testing.T) {
 			if page, err := lab.Get("http://" + r.admin + "/"); err != nil || !strings.Contains(string(page), "SL0601") {
 				t.Errorf("the page does not blame NATS (SL0601): %v", err)
 			}
-			checks, _ := doctored(t, s.bin, r.file, "--patience", "2s", "--no-canary")
+			checks, _ := doctored(t, s.bin, r.file, "--no-canary")
 			for _, c := range checks {
 				if c.Code == "SL0601" && c.Verdict != doctor.Error {
 					t.Errorf("doctor: got %+v, want an error", c)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -115,7 +116,7 @@ func TestStreamDeleted(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 2
 		o.Config = func(keys map[string]any) { // neither Sightline nor an agent may do it: there is an operator
-			file := keys["nats"].(map[string]any)["config"].(string)
+			file := filepath.Join(filepath.Dir(keys["nats"].(map[string]any)["config"].(string)), "users.conf")
 			users, err := os.ReadFile(file)
 			if err == nil {
 				err = os.WriteFile(file, bytes.Replace(users, []byte("users = ["), []byte("users = [ {user: operator, password: word}"), 1), 0o600)

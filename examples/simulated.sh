@@ -76,8 +76,8 @@ second=$(ask | cached)
 echo "the same image twice: $first tokens cached, then $second"
 other=$(curl -sf "http://$admin/workers" | grep -o '"other_block_size":[0-9]*' | head -n 1 | cut -d: -f2 || true)
 if [ -n "$other" ]; then
-  for ((i = 0; i < 100; i++)); do grep -q events_block_size "$work/log" && break || sleep 0.1; done # what Sightline says of it
-  grep events_block_size "$work/log" | head -n 1
+  for ((i = 0; i < 100; i++)); do grep -q SL0107 "$work/log" && break || sleep 0.1; done # what Sightline says of it
+  grep SL0107 "$work/log" | head -n 1
   echo "BLOCK_SIZE is $BLOCK_SIZE, but the workers' events carry blocks of $other tokens: theirs are used"
 fi
 [ "$second" -ge 64 ] || fail "the second request did not find the image"

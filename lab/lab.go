@@ -222,7 +222,7 @@ func (l *Lab) StartAgent(i int) (err error) {
 		seed = "agents.nk"
 	}
 	args := []string{"agent", "--worker", workerName(i), "--nats", "nats://" + l.NATS, "--nats-auth", l.credentials(seed),
-		"--admin", l.AgentAdmin[i-1], "--ranks", fmt.Sprint(l.o.Ranks)}
+		"--admin", l.AgentAdmin[i-1], "--ranks", fmt.Sprint(l.o.Ranks), "--log-level", "error"}
 	switch w.Engine() {
 	case sim.TRTLLM:
 		args = append(args, "--http", "http://"+w.Addr())

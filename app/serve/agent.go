@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,11 +40,12 @@ type AgentOptions struct {
 	Publish    string `enum:"blocks,tokens" default:"blocks" help:"blocks, or tokens (for audits) too."`
 	Admin      string `placeholder:"HOST:PORT" help:"Where to serve /metrics, /readyz and /state."`
 	AdminToken string `env:"SIGHTLINE_ADMIN_TOKEN" hidden:"" help:"Token for /state beyond loopback."`
+	LogLevel   string `env:"SIGHTLINE_LOG_LEVEL" hidden:"" default:"info" help:"debug, info, warn or error."`
 }
 
 // Agent runs beside one worker until ctx ends: it receives the worker's KV events and publishes them to NATS.
 func Agent(ctx context.Context, c AgentOptions) error {
-	log, _, err := newLog("info")
+	log, _, err := newLog(cmp.Or(c.LogLevel, "info"))
 	if err != nil {
 		return err
 	}
