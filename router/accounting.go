@@ -43,7 +43,6 @@ func (u *unsteeredRequest) elsewhere(but *fleet.Slot) (held int) {
 // another slot holds; why that did not get the request.
 func (r *booker) openAccount(b *bookingRecord, st *slotEstimate, a *lookedUp, elsewhere int, why string) {
 	size := a.form.Size
-	b.severalPrompts = a.multiplePrompts
 	k := account.Known{Tokens: a.known, Usable: max(0, a.known-1) / size * size, Cached: st.predicted, Exact: st.exact,
 		Held: st.predicted + st.unkept, Elsewhere: elsewhere, Why: why, Read: len(a.chain) * size,
 		Rest: account.Unknown, RestWhy: a.prompt.Why, NoRead: a.recomputed, MayRead: a.mayBypassCache}

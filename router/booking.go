@@ -145,6 +145,7 @@ func (r *booker) fillBooking(b *bookingRecord, st *slotEstimate, a *lookedUp) le
 	id, size := st.slot.ID, a.form.Size
 	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize = st.slot, st.storesAtDecision, a.locals, a.chain, size
 	b.engineTokens, b.zeroMeansUnknown = a.engineTokens, a.class.rules.ZeroCachedAmbiguous
+	b.severalPrompts = a.multiplePrompts
 	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = a.tokens, a.prompt.StablePrefix(), st.offloaded, a.unit*size
 	b.whole = a.prompt.Exact
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact && st.exact <= a.own*size, st.doubtful
