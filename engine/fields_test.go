@@ -166,3 +166,32 @@ func TestUnreadFieldsEndPredictions(t *testing.T) {
 		}
 	}
 }
+
+// TestAdapter: whose blocks a request's are, by the model's name and the field for it.
+func TestAdapter(t *testing.T) {
+	for _, c := range []struct {
+		engine, hash, named, field, want string
+		known                            bool
+	}{
+		{"vllm", "sightline", "a", `"lora_path":"b"`, "a", true},
+		{"sglang", "sightline", "a", `"lora_path":null`, "", true},
+		{"sglang", "sightline", "a", `"lora_path":"b"`, "b", true},
+		{"sglang", "sightline", "m:a", `"lora_path":"b"`, "m:a", true},
+		{"sglang", "sightline", "", `"lora_path":["a"]`, "", false},
+		{"sglang", "sightline", "", `"lora_path":"m:a"`, "m:a", false},
+		{"sglang", "dynamo", "a", `"lora_path":""`, "a", true}, // its front ends serve adapters by their names
+		{"sglang", "dynamo", "a", `"lora_path":"a"`, "a", false},
+	} {
+		m := loadShipped(t, func(s *Server, _ *Media) {
+			s.Engine, s.BlockHash, s.EngineVersion = c.engine, c.hash, map[string]string{"vllm": "0.33.0", "sglang": "0.5.23"}[c.engine]
+		})
+		var skeleton body.Skeleton
+		var req body.Request
+		if err := body.Read([][]byte{[]byte(`{"prompt":"hi",` + c.field + `}`)}, &skeleton, &req); err != nil {
+			t.Fatal(err)
+		}
+		if got, known := m.Adapter(c.named, &req); got != c.want || known != c.known {
+			t.Errorf("%s, %s hashes, %q with %s: got %q (known: %t), want %q (%t)", c.engine, c.hash, c.named, c.field, got, known, c.want, c.known)
+		}
+	}
+}

@@ -191,7 +191,7 @@ func (p *Prompt) StablePrefix() int {
 // When ctx ends, Read returns soon with what is known by then: prompts that are not exact, or an error.
 func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Request) (*Prompts, error) {
 	out := &Prompts{Facts: m.Facts(endpoint, lora, req)}
-	if m.Server.Dynamo() && dynamo.Unread(req) || m.otherAdapter(lora, req) {
+	if adapter, known := m.Adapter(lora, req); !known || adapter != lora || m.Server.Dynamo() && dynamo.Unread(req) {
 		return out, prompt.ErrField
 	}
 	draft, err := m.prompt.Read(ctx, endpoint, req)
@@ -212,27 +212,23 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	return out, nil
 }
 
-// Adapter returns the adapter that a field of the request names, "" for none. Of one whose name has a colon nothing is known, since events
-// name an adapter that the model's name chose without what precedes the colon. A nil model reads no field.
-func (m *Model) Adapter(req *body.Request) string {
-	if m == nil {
-		return ""
+// Adapter returns the adapter that the engine uses for a request; named is the one that the model's name is, or "". For an engine with a
+// field for it (SGLang) such a name without a colon chooses none, except behind Dynamo's front ends. known is false if the field names
+// several, or one with a colon, whose events have another name; behind these front ends if it names any.
+func (m *Model) Adapter(named string, req *body.Request) (adapter string, known bool) {
+	if m == nil || m.rules.Dialect.AdapterField == "" || strings.Contains(named, ":") {
+		return named, true
 	}
-	if key := m.rules.Dialect.AdapterField; key != "" {
-		if name, ok := req.Body.String(req.Fields[key]); ok && !strings.Contains(name, ":") {
-			return name
-		}
+	v := req.Fields[m.rules.Dialect.AdapterField]
+	given := prompt.Given(v) && v.Raw != `""`
+	if m.Server.Dynamo() {
+		return named, !given
 	}
-	return ""
-}
-
-// otherAdapter reports whether a field of the request names an adapter, or several, that lora is not.
-func (m *Model) otherAdapter(lora string, req *body.Request) bool {
-	key := m.rules.Dialect.AdapterField
-	if key == "" || !prompt.Given(req.Fields[key]) || req.Fields[key].Raw == `""` || strings.Contains(lora, ":") {
-		return false
+	if !given {
+		return "", true
 	}
-	return lora == "" || lora != m.Adapter(req)
+	adapter, known = req.Body.String(v)
+	return adapter, known && !strings.Contains(adapter, ":")
 }
 
 // withinBudget limits the time that a request waits for images that are not in its body.

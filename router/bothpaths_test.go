@@ -60,7 +60,7 @@ func (p *pathsWorld) serve(path, text string, skips, counted bool) (d [2]Decisio
 	if err := body.Read([][]byte{[]byte(text)}, &skeleton, &req); err != nil {
 		p.t.Fatal(err)
 	}
-	adapter := strings.TrimPrefix(req.Model, "m") + p.truth.Adapter(&req)
+	adapter, _ := p.truth.Adapter(strings.TrimPrefix(req.Model, "m"), &req)
 	ps, err := p.truth.Read(p.t.Context(), path, adapter, &req)
 	for i, w := range p.worlds {
 		w.ids++

@@ -79,13 +79,16 @@ func newServedModel(m *Model) *servedModel {
 	return s
 }
 
-// adapterOf returns the adapter that a field of the request names for all engines of the model; "": none, or not for all.
-func (m *servedModel) adapterOf(req *body.Request) string {
-	adapter := m.prompts[0].Model().Adapter(req)
+// adapterOf returns the adapter that all engines of the model use for a request, or "": named, the one that the model's name is, if they do
+// not agree, or if it is not known.
+func (m *servedModel) adapterOf(named string, req *body.Request) string {
+	adapter, known := m.prompts[0].Model().Adapter(named, req)
 	for _, p := range m.prompts[1:] {
-		if p.Model().Adapter(req) != adapter {
-			return ""
-		}
+		other, _ := p.Model().Adapter(named, req)
+		known = known && other == adapter
+	}
+	if !known {
+		return named
 	}
 	return adapter
 }

@@ -164,8 +164,9 @@ func (r *reading) nameModel(in *readInput, pool string) (why string) {
 		return "model of another pool" // its own engines answer that they have no such model
 	}
 	r.servedName = name
-	if field := name.model.adapterOf(&r.req); field != "" && name.adapter == "" {
-		if named, _ := in.resolve(field); named.model == name.model {
+	if adapter := name.model.adapterOf(name.adapter, &r.req); adapter != name.adapter {
+		r.adapter = "" // one that nobody knows is not used
+		if named, _ := in.resolve(adapter); named.model == name.model {
 			r.adapter = named.adapter
 		}
 	}

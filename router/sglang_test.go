@@ -305,7 +305,8 @@ func TestSGLangAdapterField(t *testing.T) {
 	}{
 		{"m", `"lora_path":"lora"`, false, true}, {"m:lora", `"lora_path":null`, false, true}, {"m:lora", `"lora_path":"other"`, false, true},
 		{"m", `"lora_path":["lora"]`, false, false}, {"m", `"lora_path":"x:lora"`, false, false}, {"m", `"lora_path":"other"`, false, false},
-		{"m", `"lora_path":""`, false, false}, {"m", `"x":"lora"`, false, false}, {"m", `"lora_path":"m"`, false, false}, {"m", `"lora_path":"lora"`, true, false},
+		{"m", `"lora_path":""`, false, false}, {"m", `"x":"lora"`, false, false}, {"lora", `"x":0`, false, false},
+		{"lora", `"lora_path":"lora"`, false, true}, {"m", `"lora_path":"m"`, false, false}, {"m", `"lora_path":"lora"`, true, false},
 	} {
 		w := newWorld(t, 1)
 		o := w.opt
