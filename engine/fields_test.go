@@ -11,6 +11,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/internal/denied"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/prompt"
 )
 
@@ -42,7 +43,7 @@ func TestRequestFields(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatal("no lists", err)
 	}
-	sources := source(t, "../prompt", "../prompt/vision", "../body", "vllm", "sglang", "trtllm", "dynamo", ".")
+	sources := golden.Source(t, "../prompt", "../prompt/vision", "../body", "vllm", "sglang", "trtllm", "dynamo", ".")
 	known := map[string]bool{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -98,24 +99,6 @@ func TestRequestFields(t *testing.T) {
 }
 
 func contains(list, word string) bool { return slices.Contains(strings.Fields(list), word) }
-
-// source returns the text of some folders' Go files but for their tests.
-func source(t *testing.T, dirs ...string) string {
-	t.Helper()
-	var all strings.Builder
-	for _, dir := range dirs {
-		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil || len(files) == 0 {
-			t.Fatal(dir, err)
-		}
-		for _, file := range files {
-			if text, err := os.ReadFile(file); err == nil && !strings.HasSuffix(file, "_test.go") {
-				all.Write(text)
-			}
-		}
-	}
-	return all.String()
-}
 
 // TestUnreadFieldsEndPredictions: with a field that changes a prompt and is not read nothing is predicted; null, and another engine's
 // field, change nothing.

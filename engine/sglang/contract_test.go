@@ -88,21 +88,10 @@ const nestedUnread = "key_order fps max_frames max_image_tokens max_tokens_per_f
 
 // TestContractKeys: each key that the release's types have below messages and tools is read, removed, or known to change no prompt.
 func TestContractKeys(t *testing.T) {
-	var code strings.Builder
-	for _, pattern := range []string{"*.go", "../../prompt/*.go", "../../body/*.go"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil || len(files) == 0 {
-			t.Fatal(pattern, err)
-		}
-		for _, file := range files {
-			if text, err := os.ReadFile(file); err == nil && !strings.HasSuffix(file, "_test.go") {
-				code.Write(text)
-			}
-		}
-	}
+	code := golden.Source(t, ".", "../../prompt", "../../body")
 	unread := strings.Fields(nestedUnread)
 	for _, key := range contract(t).Keys {
-		read := strings.Contains(code.String(), strconv.Quote(key)) || denied.InMedia.Field(key) != nil
+		read := strings.Contains(code, strconv.Quote(key)) || denied.InMedia.Field(key) != nil
 		if read == slices.Contains(unread, key) {
 			t.Errorf("%s is read (%v) or in nestedUnread, want one of both", key, read)
 		}

@@ -2,13 +2,11 @@ package vllm
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,6 +18,7 @@ import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/denied"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/media"
 	"github.com/sightline-router/sightline/media/header"
 	"github.com/sightline-router/sightline/media/pixels"
@@ -93,7 +92,8 @@ func contracts(t *testing.T, each func(t *testing.T, f *facts, v rules.Version))
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			f := readFacts(t, file)
+			f := new(facts)
+			golden.JSON(t, f, file)
 			v, err := rules.ParseVersion(f.VLLM)
 			if err != nil {
 				t.Fatal(err)
@@ -101,27 +101,6 @@ func contracts(t *testing.T, each func(t *testing.T, f *facts, v rules.Version))
 			each(t, f, v)
 		})
 	}
-}
-
-func readFacts(t *testing.T, file string) *facts {
-	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := new(facts)
-	if err := json.Unmarshal(text, f); err != nil {
-		t.Fatal(err)
-	}
-	return f
 }
 
 // itemOf reads an image as a request's reader does.
@@ -367,18 +346,7 @@ var nestedUnread = map[string]string{
 // TestContractKeys: each key that a release's types have below the fields of messages and tools is read, removed,
 // or known to change no prompt; so is each key of vllm_xargs that its code asks for.
 func TestContractKeys(t *testing.T) {
-	var code strings.Builder
-	for _, pattern := range []string{"*.go", "../../prompt/*.go", "../../body/*.go"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil || len(files) == 0 {
-			t.Fatal(pattern, err)
-		}
-		for _, file := range files {
-			if text, err := os.ReadFile(file); err == nil && !strings.HasSuffix(file, "_test.go") {
-				code.Write(text)
-			}
-		}
-	}
+	code := golden.Source(t, ".", "../../prompt", "../../body")
 	known := map[string]bool{}
 	contracts(t, func(t *testing.T, f *facts, _ rules.Version) {
 		if len(f.Chats.Keys) != len(nestedUnread) {
@@ -387,7 +355,7 @@ func TestContractKeys(t *testing.T) {
 		for place, keys := range f.Chats.Keys {
 			unread := strings.Fields(nestedUnread[place])
 			for _, key := range keys {
-				read := strings.Contains(code.String(), strconv.Quote(key)) ||
+				read := strings.Contains(code, strconv.Quote(key)) ||
 					place == "vllm_xargs" && (denied.InBody.Field(key) != nil || denied.InExtra.Field(key) != nil)
 				known[place+" "+key] = !read
 				if read == slices.Contains(unread, key) {

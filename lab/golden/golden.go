@@ -147,3 +147,17 @@ func Images(request gjson.Result) (parts []gjson.Result) {
 	walk(request.Get("input"))
 	return parts
 }
+
+// Source is the text of the Go files in some folders, without tests.
+func Source(t testing.TB, dirs ...string) string {
+	t.Helper()
+	var all strings.Builder
+	for _, dir := range dirs {
+		for _, file := range Files(t, dir, "*.go") {
+			if !strings.HasSuffix(file, "_test.go") {
+				all.Write(Read(t, file))
+			}
+		}
+	}
+	return all.String()
+}
