@@ -86,6 +86,7 @@ type node struct {
 	least      int32 // fewest blocks among the new paths that more counts
 	span       int16 // bytes of the step by which the path parted that told common: so much text of both may be in it
 	agreed     uint8 // paths that have parted here since, that one too
+	ended      bool  // a prompt of token ids ended within a step behind the node
 	guess      bool  // common was told by guesses alone, and no further prompt has had it
 	strays     int8  // +1 for a prompt with less than half of the known blocks, -1 for any other; not below 0
 	more       int8  // +1 for a new path with far more blocks than common, -1 for any other; not below 0
@@ -182,6 +183,20 @@ type Taught struct {
 	Prompt int      // how many of them are of the prompt
 	Tokens int      // of the prompt; 0: not known
 	Guess  bool     // some blocks may be another request's
+
+	Size, Lookahead int // tokens in a block, and those behind it that its hash covers too; 0: not known, as of other replicas
+}
+
+// holds reports whether the steps before one have all tokens of some blocks. Only a prompt that is token ids alone tells.
+func (l *Lesson) holds(before, blocks int) bool {
+	have, all := 0, 0
+	for i := range l.Path.Steps {
+		if i == before {
+			have = all
+		}
+		all += int(l.Path.Steps[i].IDs)
+	}
+	return l.Taught.Size > 0 && all == l.Taught.Tokens && have >= blocks*l.Taught.Size+l.Taught.Lookahead
 }
 
 // Teach records what an engine made of a request, and reports whether that says more than was remembered. It keeps nothing of l.
@@ -241,7 +256,7 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 			return false // another path has the edge: one in 65,536
 		}
 		if n == nil {
-			m.part(last, same, p.Steps[at], t.Guess)
+			m.part(last, same, l, at)
 			if m.outdated(last, same, t.Chain) {
 				m.dropBelow(last)
 				return m.teach(l)
@@ -301,17 +316,21 @@ func common(a, b []uint64) (n int) {
 	return n
 }
 
-// part records that a path with the first same blocks of the node's chain parts here from the others by its next step, or ends here.
-func (m *Memory) part(n *node, same int, by Step, guess bool) {
-	before := n.common
+// part records that a path with the first same blocks of the node's chain parts here from the others by its step at, or ends here.
+func (m *Memory) part(n *node, same int, l *Lesson, at int) {
+	before, by, guess := n.common, Step{}, l.Taught.Guess
+	if at < len(l.Path.Steps) {
+		by = l.Path.Steps[at]
+	}
 	m.lower(n, same)
 	if n.common < 0 && (n.children > 0 || n.ending != nil) {
 		n.common, n.guess = int32(same), guess || n.ending != nil && n.ending.guess
 		m.changes++
 	}
+	n.ended = n.ended || by.IDs > 0 && (at == len(l.Path.Steps)-1 || n.latest != nil && n.latest.ending != nil && len(n.latest.steps) == 1)
 	if n.common != before {
 		n.agreed, n.span = 0, int16(min(by.Bytes, 1<<10))
-		if by.Media {
+		if by.Media || by.IDs > 0 && l.holds(at, int(n.common)) {
 			n.span = 0
 		}
 	}
@@ -320,8 +339,11 @@ func (m *Memory) part(n *node, same int, by Step, guess bool) {
 	}
 }
 
-// unsure reports whether a path that parts here may have fewer blocks than common: those that told it may go on alike within a step.
-func (n *node) unsure() bool { return n.span > 24 && int(n.span) > 4*int(n.agreed) }
+// unsure reports whether a path that parts here, with some steps behind it, may have other blocks than common: those that told it may go on
+// alike within a step, and a prompt of token ids that ended within one may have an answer with which this one goes on.
+func (n *node) unsure(rest []Step) bool {
+	return n.ended && len(rest) > 1 || n.span > 24 && int(n.span) > 4*int(n.agreed)
+}
 
 // lower records that a path goes on behind a node and has the first same blocks of its chain.
 func (m *Memory) lower(n *node, same int) {
@@ -439,7 +461,7 @@ func (m *Memory) endAt(n *node, same int, t Taught) {
 		}
 	}
 	if n.children > 0 {
-		m.part(n, same, Step{}, t.Guess)
+		m.part(n, same, &Lesson{Taught: t}, 0)
 	} else {
 		n.common = min(n.common, int32(same)) // others parted here that are forgotten
 	}

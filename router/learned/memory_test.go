@@ -443,3 +443,60 @@ func TestGuesses(t *testing.T) {
 		}
 	}
 }
+
+// TestTokenIDsPart: where prompts of token ids part within a step, that the ids before it fill what they share is enough to be sure of it.
+func TestTokenIDsPart(t *testing.T) {
+	ids := func(size, ahead int, lists ...[]int) (p Path, all Taught) {
+		tokens := slices.Concat(lists...)
+		raw, _ := json.Marshal(tokens)
+		p.Steps = pathOf(t, NewHasher(nil), Head{}, `{"prompt":`+string(raw)+`}`)
+		for end := size; end+ahead <= len(tokens); end += size {
+			h := uint64(7)
+			for _, id := range tokens[:end+ahead] {
+				h = h*0x9E3779B97F4A7C15 + uint64(id)
+			}
+			all.Chain = append(all.Chain, h)
+		}
+		all.Prompt, all.Tokens, all.Size, all.Lookahead = len(all.Chain), len(tokens), size, ahead
+		return p, all
+	}
+	run := func(from, n int) (list []int) {
+		for i := range n {
+			list = append(list, from+i)
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		size, ahead, alike, rest int // alike: ids behind 32 that two share; rest: those behind these
+		counted                  int // tokens that the engine counted beyond the ids; -1: it told none
+		above                    int // shared blocks that a third one has not
+		sure                     bool
+	}{
+		"at blocks' ends":            {16, 0, 7, 40, 0, 0, true},
+		"within a block":             {24, 0, 7, 40, 0, 0, true},
+		"small blocks":               {4, 0, 7, 40, 0, 1, false},
+		"a token ahead":              {16, 1, 7, 40, 0, 1, false},
+		"a token ahead, odd blocks":  {24, 1, 7, 40, 0, 0, true},
+		"not counted":                {16, 0, 7, 40, -1, 0, false},
+		"more in the prompt":         {16, 0, 7, 40, 9, 0, false},
+		"one ends there: its answer": {16, 0, 2, 10, 0, 0, false},
+	} {
+		m := NewMemory(1<<20, new(Sizes))
+		for other := range 2 {
+			p, taught := ids(c.size, c.ahead, run(0, 32), run(1000, c.alike), run(2000+1000*other, c.rest))
+			taught.Tokens += c.counted
+			if c.counted < 0 {
+				taught.Tokens = 0
+			}
+			m.Teach(&Lesson{1, p, taught})
+		}
+		p, taught := ids(c.size, c.ahead, run(0, 32), run(9000, 40))
+		var got Prompt
+		m.Recall(1, &p, &got)
+		if above := len(got.Blocks) - common(got.Blocks, taught.Chain); got.Estimate == c.sure || len(got.Blocks) == 0 || above != c.above {
+			t.Errorf("%s: got %d blocks, %d above, as an estimate: %t, want some, %d above, %t", name, len(got.Blocks), above, got.Estimate,
+				c.above, !c.sure)
+		}
+		check(t, m)
+	}
+}

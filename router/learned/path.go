@@ -53,6 +53,7 @@ type Step struct {
 	Bytes  int32 // of the request's content since the step before; of a medium its pixels, 0 if they are not known
 	Answer bool  // a message of the model begins with the step
 	Media  bool  // the step is one of Path.Media
+	IDs    int32 // how many token ids the step is of; 0: it is of something else
 	// Untold: the request does not tell the medium's size, such as that of a URL's image; Bytes are then what Sizes.Fill knows.
 	Untold bool
 }
@@ -204,16 +205,20 @@ func (w *walk) text(v gjson.Result) {
 // ids adds the steps of a list of token ids: 16 each.
 func (w *walk) ids(list gjson.Result) {
 	w.end(kindIDs)
-	n := 0
+	n := int32(0)
+	end := func(kind byte) {
+		w.step(kind)
+		w.p.Steps[len(w.p.Steps)-1].IDs, n = n, 0
+	}
 	list.ForEach(func(_, id gjson.Result) bool {
 		w.put(bytesOf(id.Raw))
-		if n%16 == 15 {
-			w.step(kindText)
-		}
 		n++
+		if n == 16 {
+			end(kindText)
+		}
 		return true
 	})
-	w.step(kindEnd)
+	end(kindEnd)
 }
 
 // chunks adds bytes in chunks, whatever the pieces that they come in. next returns the size of the next one; ended: one has ended.

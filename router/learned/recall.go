@@ -76,7 +76,7 @@ func (n *node) certain(p *Path, at int, root *root, out *Prompt) {
 	}
 	kept := e != nil && e.said != 0 && e.said == p.at(at) && root.kept >= enoughKept
 	if e == nil || n.common >= 0 && len(rest) > 0 && !kept {
-		out.Estimate = out.Estimate || n.guess || n.unsure() || len(rest) > 0 && rest[0].Answer
+		out.Estimate = out.Estimate || n.guess || n.unsure(rest) || len(rest) > 0 && rest[0].Answer
 		out.Blocks, out.Learned = n.chain(out.Blocks, blocks), blocks
 		return
 	}

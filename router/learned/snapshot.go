@@ -49,7 +49,7 @@ func (m *Memory) Snapshot(most int) []byte {
 		if n.guess {
 			flags |= nodeGuess
 		}
-		if n.unsure() {
+		if n.unsure(nil) {
 			flags |= nodeUnsure
 		}
 		if e := n.ending; e == nil {

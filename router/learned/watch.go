@@ -134,6 +134,7 @@ type watched struct {
 	last         uint64 // engine hash of chain's last block
 	prefill      int    // blocks of chain that are the prompt's, as far as events tell
 	events       int
+	lookahead    int  // of the latest event
 	decodes      bool // a block of the answer has come alone
 	lost         bool // some of its blocks may be missing
 	guess        bool // some of its blocks may be another's
@@ -287,10 +288,10 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if x == nil && waits {
-		x = l.begins(slot, e, before)
-	}
 	now := l.ends(slot, e)
+	if x == nil && waits {
+		x = l.begins(slot, e, before, now)
+	}
 	if now == nil {
 		now = l.newSequence(slot)
 	}
@@ -321,7 +322,7 @@ func (l *Learner) append(x *watched, e *kvevent.Event, before []uint64) {
 			x.sum = sum(x.sum, local)
 		}
 		x.last = e.EngineHashes[len(e.EngineHashes)-1]
-		x.events++
+		x.events, x.lookahead = x.events+1, e.Lookahead
 		x.decodes = x.decodes || held > 0 && len(e.Locals) == 1 && !x.AtEnd
 		switch {
 		case x.decodes:
@@ -426,10 +427,9 @@ func (l *Learner) ofSession(slot indexer.SlotID, e *kvevent.Event) *watched {
 	return next
 }
 
-// begins returns the request whose first blocks an event has, behind those before; nil: it is none's. Cost: linear in the blocks, and a
-// comparison for each request.
-func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64) (best *watched) {
-	of := l.ends(slot, e)
+// begins returns the request whose first blocks an event has, behind those before, which are of a sequence; nil: it is none's, or none is
+// known. Cost: linear in the blocks, and a comparison for each request.
+func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64, of *sequence) (best *watched) {
 	l.sums = appendSums(l.sums[:0], before, 0)
 	from := uint64(0)
 	if len(before) > 0 {
