@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/lab"
+)
+
+// Two workers with room for three prompts, and nothing steered: a prompt is new, then held elsewhere, then cached, then evicted. Of each
+// request, the cached tokens and those of all causes are the prompt; the metric and the report have the same.
+func TestCauses(t *testing.T) {
+	t.Parallel()
+	l := startLab(t, func(o *lab.Options) {
+		o.Workers, o.Blocks = 2, 200
+		o.Config = func(keys map[string]any) {
+			keys["enforce"], keys["envoy"].(map[string]any)["token_usage"] = "0%", true
+		}
+	})
+	ask := func(about string) (worker int, account gjson.Result) {
+		t.Helper()
+		r := post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": strings.Repeat(about, 100)}}}, nil)
+		var a gjson.Result
+		eventually(t, "the request's account", func() bool { a = lastDecision(t, l).Get("account"); return a.Exists() })
+		sum := a.Get("cached").Int()
+		a.Get("uncached").ForEach(func(_, n gjson.Result) bool { sum += n.Int(); return true })
+		if int(a.Get("tokens").Int()) != r.prompt || int(a.Get("cached").Int()) != r.cached || sum != a.Get("tokens").Int() {
+			t.Errorf("the account %s adds up to %d, want %d tokens, %d of them cached", a.Raw, sum, r.prompt, r.cached)
+		}
+		return r.worker, a
+	}
+	const tale = "A long story that nobody has read. "
+	first, a := ask(tale)
+	held := a.Get("tokens").Int() / 16 * 16
+	if a.Get("uncached.new").Int() < held-16 || a.Get("uncached.block").Int() == 0 {
+		t.Errorf("a first sighting: %s", a.Raw)
+	}
+	awaitExact(t, l, first, int(held))
+	for second := first; second == first; {
+		second, a = ask(tale)
+	}
+	if a.Get("uncached.elsewhere").Int() < held-16 || a.Get(`spans.#(cause=="elsewhere").why`).Str != "not steered" {
+		t.Errorf("at the worker that does not hold it: %s", a.Raw)
+	}
+	_, a = ask(tale)
+	if a.Get("cached").Int() < held-16 {
+		t.Errorf("again: %s", a.Raw)
+	}
+	for i := range 24 { // how many each worker gets is Envoy's choice
+		ask(fmt.Sprintf("%d other stories. ", i))
+	}
+	_, a = ask(tale)
+	if a.Get("uncached.evicted").Int() < held-64 || a.Get("uncached.new").Exists() {
+		t.Errorf("after 24 others: %s", a.Raw)
+	}
+	for _, cause := range []string{"new", "elsewhere", "evicted", "block"} {
+		if metric(t, l, "sightline_uncached_tokens_total", `cause="`+cause+`"`) == 0 {
+			t.Errorf("sightline_uncached_tokens_total counts nothing as %s", cause)
+		}
+	}
+	out, err := lab.Get("http://" + l.Admin + "/report")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report struct {
+		Accounted int            `json:"accounted_tokens"`
+		Uncached  map[string]int `json:"uncached"`
+		Left      struct {
+			Prompt int `json:"prompt_tokens"`
+			Cached int `json:"cached_tokens"`
+		} `json:"unsteered"`
+	}
+	if err := json.Unmarshal(out, &report); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	sum := report.Left.Cached
+	for _, n := range report.Uncached {
+		sum += n
+	}
+	if sum != report.Left.Prompt || report.Accounted != sum {
+		t.Errorf("the report's causes and cached tokens are %d, want %d: %s", sum, report.Left.Prompt, out)
+	}
+}
