@@ -224,7 +224,8 @@ func TestAnswersByContent(t *testing.T) {
 					}
 					e.talk(what, i, []chatMessage{system, {"role": "user", "content": e.words(20)}})
 				}
-				seen := slices.Contains([]string{"kept", "cut", "regenerated", "branched"}, kind) && way != "unseen" && way != "unnamed and uncounted"
+				seen := slices.Contains([]string{"kept", "cut", "regenerated", "branched"}, kind) && way != "unseen" &&
+					way != "unnamed and uncounted"
 				// A whole prompt again whose tokens nobody counted may end with its last block, and is predicted without it.
 				again := kind == "regenerated" && way == "uncounted"
 				if seen && !again && way != "odd" && e.count["equal"] < 8*e.count["asked"]/10 {

@@ -92,7 +92,8 @@ func (p *pathsWorld) serve(path, text string, skips, counted bool) (d [2]Decisio
 			if from == to {
 				continue
 			}
-			e := kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals[from:to], EngineHashes: hashes[from:to]}
+			e := kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals[from:to],
+				EngineHashes: hashes[from:to]}
 			if from > 0 {
 				e.Parent, e.HasParent = hashes[from-1], true
 			}
@@ -146,13 +147,16 @@ var reuseFacts = []struct {
 	{name: "instructions", path: "/v1/responses", b: `"instructions":"Be brief."`},
 	{name: "system", path: "/v1/messages", b: `"system":"Be brief."`},
 	{name: "mm_processor_kwargs", a: `"image":1`, b: `"image":1,"mm_processor_kwargs":{"max_pixels":50176}`},
-	{name: "several prompts", path: "/v1/completions", b: `"prompt":["` + strings.Repeat("one ", 60) + `","` + strings.Repeat("two ", 40) + `"]`},
-	{name: "token ids", path: "/v1/completions", b: `"prompt":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33]`},
+	{name: "several prompts", path: "/v1/completions",
+		b: `"prompt":["` + strings.Repeat("one ", 60) + `","` + strings.Repeat("two ", 40) + `"]`},
+	{name: "token ids", path: "/v1/completions",
+		b: `"prompt":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33]`},
 	{name: "fields that change nothing", a: `"temperature":0.5`, b: `"temperature":1,"max_tokens":7,"n":1,"user":"u","stream":false`},
 	{name: "extra_key", engine: "sglang", version: "0.5.23", b: `"extra_key":"k"`, unread: true},
 	{name: "lora_path", engine: "sglang", version: "0.5.23", b: `"lora_path":"lora"`},
 	{name: "reasoning_effort", engine: "sglang", version: "0.5.23", b: `"reasoning_effort":"none"`},
-	{name: "echo of a completion on SGLang", engine: "sglang", version: "0.5.23", path: "/v1/completions", b: `"echo":true,"logprobs":1`, skips: true},
+	{name: "echo of a completion on SGLang", engine: "sglang", version: "0.5.23", path: "/v1/completions",
+		b: `"echo":true,"logprobs":1`, skips: true},
 	{name: "input_ids", engine: "sglang", version: "0.5.23",
 		b: `"input_ids":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33]`},
 }
@@ -195,7 +199,8 @@ func TestBothPathsAskEveryFact(t *testing.T) {
 				with, without := d[0], d[1]
 				if found < 0 {
 					if !f.unread || with.CachedTokens > 0 || without.CachedTokens > 0 {
-						t.Errorf("request %d: got %d tokens (%s) with files and %d without, want 0", i, with.CachedTokens, with.Why, without.CachedTokens)
+						t.Errorf("request %d: got %d tokens (%s) with files and %d without, want 0", i, with.CachedTokens, with.Why,
+							without.CachedTokens)
 					}
 					continue
 				}
@@ -203,7 +208,8 @@ func TestBothPathsAskEveryFact(t *testing.T) {
 					t.Errorf("request %d with files: got %d tokens as exact, want %d", i, with.CachedTokens, found)
 				}
 				if without.Reason == Exact || without.Reason == Learned && without.CachedTokens > min(found, with.CachedTokens) {
-					t.Errorf("request %d without files: got %d tokens as %s, want at most %d", i, without.CachedTokens, without.Reason, found)
+					t.Errorf("request %d without files: got %d tokens as %s, want at most %d", i, without.CachedTokens,
+						without.Reason, found)
 				}
 				if skips && (with.CachedTokens > 0 || without.CachedTokens > 0) {
 					t.Errorf("request %d: got %d tokens with files and %d without, want 0: the engine reads no cache", i, with.CachedTokens,
@@ -322,8 +328,8 @@ func TestBothPathsAskTheIndex(t *testing.T) {
 			}
 			if d[1].CachedTokens != d[0].CachedTokens || d[1].UpperBound != d[0].UpperBound || d[1].Partial != d[0].Partial ||
 				d[1].OffloadedTokens != d[0].OffloadedTokens || d[1].CachedTokens > 0 && d[1].Reason != Learned {
-				t.Errorf("without files: got %d tokens (%s, upper %v, partial %v), want %d (upper %v, partial %v)", d[1].CachedTokens, d[1].Reason,
-					d[1].UpperBound, d[1].Partial, d[0].CachedTokens, d[0].UpperBound, d[0].Partial)
+				t.Errorf("without files: got %d tokens (%s, upper %v, partial %v), want %d (upper %v, partial %v)", d[1].CachedTokens,
+					d[1].Reason, d[1].UpperBound, d[1].Partial, d[0].CachedTokens, d[0].UpperBound, d[0].Partial)
 			}
 		})
 	}

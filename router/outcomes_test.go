@@ -216,7 +216,8 @@ func TestAnswersCount(t *testing.T) {
 		"null": 1, "2.5": 2} {
 		w := newWorld(t, 1)
 		d := w.decide(fmt.Sprintf(`{"model":"m","n":%s,"messages":[{"role":"user","content":%q}]}`, n, text(100, 1)))
-		if got := w.slots[0].Load(w.now); got.Inflight != want || int(got.Context) != want*d.PromptTokens || int(got.Backlog) != d.PromptTokens {
+		if got := w.slots[0].Load(w.now); got.Inflight != want || int(got.Context) != want*d.PromptTokens ||
+			int(got.Backlog) != d.PromptTokens {
 			t.Errorf("n=%s: %+v for a prompt of %d tokens", n, got, d.PromptTokens)
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: -1})

@@ -37,13 +37,13 @@ type Recent struct {
 	Rank         int              `json:"rank"` // -1: none
 	Reason       Reason           `json:"reason"`
 	Why          string           `json:"why,omitempty"`
-	Memory       bool             `json:"memory,omitempty"` // no rule reads the prompt to its end, as Why says: it is looked up as events taught
+	Memory       bool             `json:"memory,omitempty"` // no rule reads the prompt to its end, as Why says: looked up as events taught
 	Asked        string           `json:"asked,omitempty"`  // unknown model name, see Decision
 	PromptTokens int              `json:"prompt_tokens"`
 	CachedTokens int              `json:"cached_tokens"`          // predicted
 	HeldTokens   int              `json:"held_tokens"`            // the most that any worker held
 	Regret       string           `json:"regret,omitempty"`       // why the worker that held most was not chosen
-	Begins       uint32           `json:"begins,omitempty"`       // equal for prompts that begin alike and were held by no worker, see Decision
+	Begins       uint32           `json:"begins,omitempty"`       // equal for prompts that begin alike and no worker held, see Decision
 	Partial      bool             `json:"partial,omitempty"`      // the prediction is a lower bound
 	UpperBound   bool             `json:"upper_bound,omitempty"`  // the prediction is an upper bound
 	Took         time.Duration    `json:"took_ns"`                // to decide
@@ -51,7 +51,7 @@ type Recent struct {
 	Code         int              `json:"code,omitempty"`         // HTTP status at the end
 	Reported     int              `json:"reported_cached_tokens"` // by the engine; -1: not reported
 	FirstByte    time.Duration    `json:"first_byte_ns,omitempty"`
-	Lasted       time.Duration    `json:"lasted_ns,omitempty"` // from the decision to the end; with a Code of 0 its client left without an answer
+	Lasted       time.Duration    `json:"lasted_ns,omitempty"` // from the decision to the end; if Code is 0 its client left unanswered
 	Flags        string           `json:"flags,omitempty"`     // of Envoy's access log, such as UT
 	OutputTokens int              `json:"output_tokens,omitempty"`
 	Streams      bool             `json:"streams,omitempty"` // the request asks for its tokens as they come
@@ -59,7 +59,7 @@ type Recent struct {
 	ImageTokens  []int            `json:"image_tokens,omitempty"`
 	Images       []string         `json:"images,omitempty"`  // one number for each image or other medium, stable within this process
 	Account      *account.Account `json:"account,omitempty"` // of its prompt's tokens, once it has been answered
-	Audit        audit.Verdict    `json:"audit,omitempty"`   // what the worker then stored, against the prediction; "": nothing compared (yet)
+	Audit        audit.Verdict    `json:"audit,omitempty"`   // what the worker stored, against the prediction; "": not compared (yet)
 
 	// About the best candidates, the chosen one first. Lists of decisions omit Ranked.
 	Considered int          `json:"considered"` // candidates in all

@@ -332,7 +332,8 @@ func TestSGLangAdapterField(t *testing.T) {
 		}
 		d := w.decide(chat)
 		if found := d.CachedTokens > 0; found != c.found || found && d.Reason != Exact {
-			t.Errorf("model %s, %s: got %d tokens found (%s, %s), want some: %t", c.model, c.field, d.CachedTokens, d.Reason, d.Why, c.found)
+			t.Errorf("model %s, %s: got %d tokens found (%s, %s), want some: %t", c.model, c.field, d.CachedTokens, d.Reason, d.Why,
+				c.found)
 		}
 	}
 }

@@ -50,7 +50,8 @@ func (r request) path() *Path {
 		for step := range 1 + len(tokensOf(part))/12 {
 			rng := rand.New(rand.NewPCG(number[0]^uint64(part), number[1]+uint64(step)))
 			number = [2]uint64{rng.Uint64(), rng.Uint64()}
-			p.Steps = append(p.Steps, Step{Number: number, Bytes: map[bool]int32{true: 8, false: 48}[step == 0], Answer: step == 0 && part < 0})
+			p.Steps = append(p.Steps, Step{Number: number, Bytes: map[bool]int32{true: 8, false: 48}[step == 0],
+				Answer: step == 0 && part < 0})
 		}
 	}
 	return p
