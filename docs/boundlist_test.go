@@ -57,8 +57,8 @@ var bounds = []bound{
 	{"what a model's forecast remembers of prompts; decisions and ends that wait for it", "8 MiB; {router/forecast.maxQueue}",
 		"fewer blocks are sampled; not counted", "no_room_total forecasts",
 		"router/forecast TestBounds: most, maxQueue",
-		"router.forecasting.models router.forecasting.held router/forecast.Model.slots router/forecast.Model.last router/forecast.Model.found " +
-			"router/forecast.ends.now router/forecast.ends.before router/forecast.stack.at"},
+		"router.forecasting.models router.forecasting.held router/forecast.Model.slots router/forecast.Model.last " +
+			"router/forecast.Model.found router/forecast.ends.now router/forecast.ends.before router/forecast.stack.at"},
 	{"classes of workers that requests teach", "{router/learned.maxClasses}", "not learned", "– the configuration names fewer",
 		"router/learned TestNews: maxClasses, NoRoom", "router/learned.Memory.roots"},
 	{"steps and blocks learned at a start before another replica's answer", "{router/learned.mostAwaiting}", "the answer is not used",
@@ -80,7 +80,8 @@ var bounds = []bound{
 	{"blocks of prompts by the worker that had them last", "{router/account.Blocks}, shared", "oldest forgotten: new, not evicted",
 		"– causes of uncached tokens alone", "router/account TestFull: most, p.Len()", ""},
 	{"places of workers that had blocks", "{router/account.maxPlaces}", "all blocks forgotten", "– causes of uncached tokens alone",
-		"router/account TestPlaces: maxPlaces, p.Len()", "router/account.Past.workers router/account.Past.numbers router/account.Past.slots"},
+		"router/account TestPlaces: maxPlaces, p.Len()",
+		"router/account.Past.workers router/account.Past.numbers router/account.Past.slots"},
 	{"corrections by one client; clients counted", "{router.correctionsOfOne} a minute, one resync an hour; {router.maxCorrectors}",
 		"not corrected; others count as one", "corrections_refused_total",
 		"router TestOneClientCorrectsLittle: correctionsOfOne, sightline_corrections_refused_total",

@@ -41,7 +41,8 @@ func TestForecastOfRunningFleet(t *testing.T) {
 			ask(t, l, words(r, 40))
 			return false
 		})
-		begun := [2]float64{metric(t, l, "sightline_engine_cached_tokens_total", ""), metric(t, l, "sightline_engine_prompt_tokens_total", "")}
+		begun := [2]float64{metric(t, l, "sightline_engine_cached_tokens_total", ""),
+			metric(t, l, "sightline_engine_prompt_tokens_total", "")}
 		for range 300 {
 			ask(t, l, documents[min(r.IntN(len(documents)), r.IntN(len(documents)))]+words(r, 10))
 		}

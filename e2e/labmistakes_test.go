@@ -113,7 +113,9 @@ func TestSlowWorkerIsNamed(t *testing.T) {
 	if !strings.Contains(one.Get("what").Str, "worker-2: computes prompts much slower") || len(one.Get("workers").Array()) != 1 {
 		t.Error(one.Raw)
 	}
-	eventually(t, "the log names it", func() bool { return strings.Contains(log.String(), "SL0110: worker-2: computes prompts much slower") })
+	eventually(t, "the log names it", func() bool {
+		return strings.Contains(log.String(), "SL0110: worker-2: computes prompts much slower")
+	})
 	checks, _ := doctored(t, l.Self(), l.Config(), "--no-canary")
 	at := slices.IndexFunc(checks, func(c doctor.Result) bool { return c.Code == "SL0110" })
 	if !strings.Contains(strings.Join(checks[at].Evidence, "\n"), "worker-2: computes prompts much slower") {
@@ -222,7 +224,8 @@ func TestRotatedNATSKeyIsNamed(t *testing.T) {
 			eventually(t, "/problems says: "+says, func() bool { return strings.Contains(told(), says) })
 			checks, _ := doctored(t, bin, file, "--no-canary", "--admin", "http://"+admin)
 			at := slices.IndexFunc(checks, func(c doctor.Result) bool { return c.Code == "SL0601" })
-			if evidence := strings.Join(checks[at].Evidence, "\n"); checks[at].Verdict != doctor.Error || !strings.Contains(evidence, says) {
+			evidence := strings.Join(checks[at].Evidence, "\n")
+			if checks[at].Verdict != doctor.Error || !strings.Contains(evidence, says) {
 				t.Errorf("doctor: got %s, %s, want an error with %q", checks[at].Verdict, evidence, says)
 			}
 			write(password, "u:new")

@@ -22,7 +22,7 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// The way of docs/rollout.md, with workers and a real Envoy that stay: none steered, a tenth, all, all steered, and a changed file
+// The way of docs/rollout.md, with workers and a real Envoy that stay: none steered, a tenth, all, and a changed file
 // between them, which the same process takes up. Conversations show an image each, and ask about it again; each step has new ones.
 func TestRollout(t *testing.T) {
 	t.Parallel()
@@ -88,8 +88,7 @@ func TestRollout(t *testing.T) {
 					}
 				}
 				eventually(t, "all ends are known", func() bool {
-					now := told(t, l)
-					return now.Unsteered.Requests+now.Steered.Requests-before.Unsteered.Requests-before.Steered.Requests == conversations*(turn+1)
+					return ended(told(t, l))-ended(before) == conversations*(turn+1)
 				})
 			}
 			if len(served) != len(l.Sims) {
@@ -98,7 +97,7 @@ func TestRollout(t *testing.T) {
 			var r report.Report
 			eventually(t, "the log has all lines", func() bool {
 				text, err := exec.Command(l.Self(), "report", "--json", "--since", began.Format(time.RFC3339Nano), log).Output()
-				return err == nil && json.Unmarshal(text, &r) == nil && r.Unsteered.Requests+r.Steered.Requests == conversations*turns
+				return err == nil && json.Unmarshal(text, &r) == nil && ended(r) == conversations*turns
 			})
 			if r.Unsteered.Failed+r.Steered.Failed > 0 || r.Unsteered.Counted+r.Steered.Counted != conversations*turns {
 				t.Errorf("%+v", r)
@@ -141,6 +140,9 @@ func told(t *testing.T, l *lab.Lab) (r report.Report) {
 	}
 	return r
 }
+
+// ended returns how many requests a report is about.
+func ended(r report.Report) int { return r.Unsteered.Requests + r.Steered.Requests }
 
 func share(s report.Side) float64 { return float64(s.Cached) / float64(max(1, s.Prompt)) }
 

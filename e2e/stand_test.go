@@ -144,7 +144,8 @@ func (s *stand) configure(r *standing, workers []any) {
 	maps.Copy(all, s.keys)
 	maps.Copy(all, r.keys)
 	if s.nats != nil {
-		all["nats"] = map[string]any{"url": s.keys["nats"].(map[string]any)["url"], s.says("auth", "nkey"): filepath.Join(s.disk, "router.nk")}
+		all["nats"] = map[string]any{"url": s.keys["nats"].(map[string]any)["url"],
+			s.says("auth", "nkey"): filepath.Join(s.disk, "router.nk")}
 	}
 	text, err := yaml.Marshal(all)
 	if err == nil {
@@ -192,9 +193,10 @@ func (s *stand) startNATS(n int) {
 	})
 	for i, e := range s.fleet[len(s.fleet)-n:] {
 		s.agents = append(s.agents, startProcess(t, "agent of "+e.name, func() *exec.Cmd {
-			return exec.Command(s.bin, "agent", "--worker", e.name, "--nats", "nats://"+addr, s.says("--nats-auth", "--nats-nkey"),
-				filepath.Join(s.disk, "agent-"+e.name+".nk"),
-				"--zmq", "tcp://"+e.events, "--replay", "tcp://"+e.replays, s.says("--http", "--metrics"), "http://"+e.addr+s.says("", "/metrics"))
+			return exec.Command(s.bin, "agent", "--worker", e.name, "--nats", "nats://"+addr,
+				s.says("--nats-auth", "--nats-nkey"), filepath.Join(s.disk, "agent-"+e.name+".nk"),
+				"--zmq", "tcp://"+e.events, "--replay", "tcp://"+e.replays,
+				s.says("--http", "--metrics"), "http://"+e.addr+s.says("", "/metrics"))
 		}))
 		s.workers[len(s.fleet)-n+i].(map[string]any)["events"] = map[string]any{"nats": true}
 	}

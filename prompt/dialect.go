@@ -71,8 +71,8 @@ type Dialect struct {
 	// Messages converts the turns to the template's messages. tail is appended to the rendered text (ContinuesBehind); continueFinal means
 	// that the last message is to be continued.
 	Messages func(r *Reader, turns []Turn, goOn bool) (list []template.Value, tail string, err error)
-	// Effort returns the template variables that a reasoning_effort sets unless chat_template_kwargs have them; nil: none. ok is false for a
-	// value whose effect is not known.
+	// Effort returns the template variables that a reasoning_effort sets unless chat_template_kwargs have them; nil: none. ok is
+	// false for a value whose effect is not known.
 	Effort func(t *template.Template, effort template.Value) (sets template.Vars, ok bool)
 	// Tools converts a chat's tools to the template's, None if there are none.
 	Tools func(tools template.Value, choice gjson.Result) (template.Value, error)

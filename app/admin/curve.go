@@ -42,7 +42,8 @@ func curves(of []router.ModelForecast) (list []curve) {
 		one.D = d.String()
 		for _, m := range f.Marks {
 			if x, y := onCurve(m.Point); x <= 300 && m.Name != forecast.NothingLost {
-				one.Marks = append(one.Marks, curveMark{fmt.Sprintf("%.1f", x), fmt.Sprintf("%.1f", y), strings.ReplaceAll(m.Name, "_", " ")})
+				what := strings.ReplaceAll(m.Name, "_", " ")
+				one.Marks = append(one.Marks, curveMark{fmt.Sprintf("%.1f", x), fmt.Sprintf("%.1f", y), what})
 			}
 		}
 		list = append(list, one)

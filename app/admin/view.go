@@ -489,7 +489,8 @@ func where(r *report.Report) (list []bar) {
 	at := 0.0
 	add := func(name, class string, tokens int) {
 		share := float64(tokens) / float64(r.Accounted)
-		list = append(list, bar{name, class, fmt.Sprintf("%.1f", 300*at), fmt.Sprintf("%.1f", 300*share), fmt.Sprintf("%.1f %%", 100*share)})
+		list = append(list, bar{name, class, fmt.Sprintf("%.1f", 300*at), fmt.Sprintf("%.1f", 300*share),
+			fmt.Sprintf("%.1f %%", 100*share)})
 		at += share
 	}
 	add("cached", "c4", r.Accounted-r.Uncached.Total())

@@ -31,7 +31,9 @@ func TestUnfitFiles(t *testing.T) {
 		"a pair":                {func(c *Config) { c.TLS = secure.Listener{Cert: one.Cert, Key: one.Key} }, ""},
 		"made by itself":        {func(c *Config) { c.TLS.Cert = secure.SelfSigned }, ""},
 		"no pair":               {func(c *Config) { c.TLS = secure.Listener{Cert: other.Cert, Key: one.Key} }, "tls: cert and key: "},
-		"no pair for the page":  {func(c *Config) { c.AdminTLS = secure.Listener{Cert: other.Cert, Key: one.Key} }, "admin_tls: cert and key: "},
+		"no pair for the page": {func(c *Config) {
+			c.AdminTLS = secure.Listener{Cert: other.Cert, Key: one.Key}
+		}, "admin_tls: cert and key: "},
 		"no pair towards workers": {func(c *Config) {
 			c.WorkerAccess = secure.Peer{CA: one.Cert, Cert: other.Cert, Key: one.Key}
 		}, "worker_access: "},

@@ -26,6 +26,6 @@ type Fixed struct {
 }
 
 func defaultFixed() Fixed {
-	return Fixed{Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, BodyTimeout: 5 * time.Minute, ReadyAfter: 30 * time.Second,
-		PredictedTTL: 20 * time.Second, ServiceAccount: discover.AccountDir}
+	return Fixed{Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, BodyTimeout: 5 * time.Minute,
+		ReadyAfter: 30 * time.Second, PredictedTTL: 20 * time.Second, ServiceAccount: discover.AccountDir}
 }

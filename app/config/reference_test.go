@@ -49,8 +49,8 @@ workers:
 	}
 	m := &c.Models[0]
 	if c.LogLevel != "warn" || c.MaxInFlight != 7 || !c.PassCacheHints || c.Drain != 90*time.Second || c.BodyLimit != 2<<20 ||
-		c.NATS.URL != "nats://h:4222" ||
-		c.NATS.Auth != "sekret user: {x} # \"\n" || c.Media.Domains[1] != "h.example" || m.Name != "0123" || m.Dir != filepath.Join(dir, "h/m") ||
+		c.NATS.URL != "nats://h:4222" || c.NATS.Auth != "sekret user: {x} # \"\n" || c.Media.Domains[1] != "h.example" ||
+		m.Name != "0123" || m.Dir != filepath.Join(dir, "h/m") ||
 		m.ChatTemplate != "${x}{{ a }}" || m.ProcessorKwargs != `{"max_pixels": 7}` || c.Workers[1].Addr != "10.9.8.7:8001" {
 		t.Errorf("%+v", c)
 	}

@@ -39,7 +39,7 @@ var removed = map[string]string{
 	"decision_log.key_file": "pseudonyms have the secret of the block hashes (want index.key_file)",
 	"models.max_loras":      "workers report it, and SGLang's is taken to be 8 (leave the key out)",
 	"mode":                  "a share says it: without it all is steered, as with enforce (want enforce: 0% for observe)",
-	"nats.dir":              "the streams' folder stands in nats.config (want jetstream { store_dir: DIR } in a file that nats.config names)",
+	"nats.dir":              "nats.config says where streams are (want jetstream { store_dir: DIR } in the file that it names)",
 	"nats.prefix":           "a NATS server, or an account of it, has one deployment (leave the key out)",
 	"nats.stream":           "Sightline creates the agents' stream, a file of 256 MiB; create another first (leave the key out)",
 

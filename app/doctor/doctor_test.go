@@ -309,9 +309,8 @@ type mistake struct {
 
 // mistakes are those made in the field, most frequent first; some occur in several forms.
 var mistakes = []mistake{
-	{"1 events off", "SL0301", Error, "a: not as configured (events): the worker publishes no KV events", `"publisher":"zmq"`, func(f *fleet) {
-		f.sim = only(func(c *sim.Config) { c.Bare = true })
-	}},
+	{"1 events off", "SL0301", Error, "a: not as configured (events): the worker publishes no KV events",
+		`"publisher":"zmq"`, func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
 	{"2 block size", "SL0107", Warning, "a: blocks of another size than block_size; its own are used: 32 tokens",
 		"block_size: its own", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.BlockSize = 32 }) }},
 	{"3 prefix caching off", "SL0102", Error, "a: not as configured (prefix caching): its prefix cache is off", "--enable-prefix-caching",

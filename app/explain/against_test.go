@@ -27,7 +27,8 @@ func TestAgainst(t *testing.T) {
 	withImage := fmt.Sprintf(`{"model":"sim-vl","messages":[{"role":"user","content":[`+
 		`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is this?"}]}]}`,
 		base64.StdEncoding.EncodeToString(file.Bytes()))
-	o := Options{ModelDir: "../../examples/models/qwen2.5-vl", Set: []string{"engine_version=0.32.0", "engine_model=sim-vl", "block_size=16"}}
+	o := Options{ModelDir: "../../examples/models/qwen2.5-vl",
+		Set: []string{"engine_version=0.32.0", "engine_model=sim-vl", "block_size=16"}}
 	m, err := o.model()
 	if err != nil {
 		t.Fatal(err)

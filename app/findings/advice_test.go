@@ -47,7 +47,8 @@ func TestAdviceStandsOnce(t *testing.T) {
 					return false
 				case *ast.CallExpr: // a metric's description is none
 					name := types.ExprString(n.Fun)
-					if at := strings.LastIndex(name, ".") + 1; slices.Contains([]string{"Counters", "Gauges", "Histograms", "Desc", "count"}, name[at:]) {
+					name = name[strings.LastIndex(name, ".")+1:]
+					if slices.Contains([]string{"Counters", "Gauges", "Histograms", "Desc", "count"}, name) {
 						return false
 					}
 				case *ast.ValueSpec:

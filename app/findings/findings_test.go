@@ -438,8 +438,9 @@ func TestSmallCache(t *testing.T) {
 func TestLateAfterOutage(t *testing.T) {
 	now := time.Now()
 	for ended, want := range map[time.Duration]int{-30 * time.Second: 0, -15 * time.Second: 0, -5 * time.Second: 1} {
-		f := Facts{Now: now, Mode: "100%", Workers: []Worker{{Name: "gpu-1", Model: "m", Events: "live", BehindAt: now.Add(-20 * time.Second)}},
-			Late: []audit.Late{{Worker: "gpu-1", By: 7 * time.Second, Since: now.Add(-30 * time.Second), Ended: now.Add(ended)}}}
+		f := Facts{Now: now, Mode: "100%",
+			Workers: []Worker{{Name: "gpu-1", Model: "m", Events: "live", BehindAt: now.Add(-20 * time.Second)}},
+			Late:    []audit.Late{{Worker: "gpu-1", By: 7 * time.Second, Since: now.Add(-30 * time.Second), Ended: now.Add(ended)}}}
 		if list := f.All(); len(list) != want {
 			t.Errorf("the newest late request ended %v ago, the stream was back 20 s ago: got %+v, want %d findings", -ended, list, want)
 		}

@@ -244,7 +244,8 @@ func (w *Server) ofStart(l *list) {
 		}
 		l.bad("SL0106", "warning", w.Name, fix, "%s", why)
 	}
-	if told := len(e) > 0 && e[0].Replay != ""; w.Events.Load == "" && w.Events.Replay == "" && (w.Events.ZMQ != "" || len(e) > 0 && !told) {
+	told := len(e) > 0 && e[0].Replay != ""
+	if w.Events.Load == "" && w.Events.Replay == "" && (w.Events.ZMQ != "" || len(e) > 0 && !told) {
 		fix := startEvents(w.Class.Engine)
 		switch {
 		case told:
@@ -252,7 +253,8 @@ func (w *Server) ofStart(l *list) {
 		case !w.Events.Auto:
 			fix += ", and here events: {replay: \"tcp://" + host(w.Addr) + ":" + ReplayPort + "\"}"
 		}
-		l.bad("SL0304", "warning", w.Name, fix, "no replay socket: blocks stored before Sightline starts, and missed events, are never known")
+		l.bad("SL0304", "warning", w.Name, fix,
+			"no replay socket: blocks stored before Sightline starts, and missed events, are never known")
 	}
 }
 

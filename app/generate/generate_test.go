@@ -338,7 +338,8 @@ func TestFiles(t *testing.T) {
 		"nowhere":               {w, nil, "models:\n- name: m\n  engine_version", "HF_ENDPOINT is not set"},
 	} {
 		text, said, err := run(t, Options{Getenv: func(key string) string { return c.env[key] }}, c.worker)
-		if err != nil || !strings.Contains(text, c.dir) || !strings.Contains(said, c.want) || c.want != "" && strings.Contains(text, "dir:") {
+		if err != nil || !strings.Contains(text, c.dir) || !strings.Contains(said, c.want) ||
+			c.want != "" && strings.Contains(text, "dir:") {
 			t.Errorf("%s: got %v, %s\n%s\nwant %s, %s", name, err, said, text, c.dir, c.want)
 		}
 	}

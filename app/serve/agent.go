@@ -131,8 +131,8 @@ func (a *agent) secret(ctx context.Context, conn *nats.Conn, log *zap.Logger) (*
 // rank publishes a rank's events until ctx ends, and then what is left of them.
 func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, secret *block.Secret, o stream.Options, log *zap.Logger) error {
 	c := &a.o
-	po := bus.PublisherOptions{NATS: conn, Secret: secret, Worker: c.Worker, Rank: r,
-		Replays: c.Replay != "", Tokens: c.Publish == "tokens", CountCopies: c.ZMQ != "" && engine.RulesOf(c.Engine, "").CountsCopies, Log: log}
+	po := bus.PublisherOptions{NATS: conn, Secret: secret, Worker: c.Worker, Rank: r, Log: log, Replays: c.Replay != "",
+		Tokens: c.Publish == "tokens", CountCopies: c.ZMQ != "" && engine.RulesOf(c.Engine, "").CountsCopies}
 	if c.Ranks == 0 {
 		po.Rank = -1
 	}

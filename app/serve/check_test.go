@@ -256,8 +256,8 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "worker_access: {api_key_file: DIR/gone}", "worker_access: open DIR/gone"},
 		{"", "listen_token_file: DIR/gone", "envoy.sightline_token_file: missing"},
 		{"", "listen_token_file: DIR/gone\nenvoy: {sightline_token_file: /t}", "listen_token_file: open DIR/gone"},
-		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://127.0.0.1:9904\", tls: {cert: DIR/ours.pem, key: DIR/ours-key.pem}}}",
-			"media.relay.tls: given, but workers"},
+		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://127.0.0.1:9904\", tls: {cert: DIR/ours.pem, " +
+			"key: DIR/ours-key.pem}}}", "media.relay.tls: given, but workers"},
 		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"https://a:9904\", key_file: DIR/secret, tls: {cert: " +
 			"DIR/ours.pem, key: DIR/ours-key.pem}}}", "media.relay.ca: want it"},
 		{"", "envoy: {worker_tls: {cert: a.pem, key: a.key}}", "envoy.worker_tls.ca: missing"},

@@ -78,7 +78,8 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 			l.log.Warn("Dynamo's discovery cannot be read; the known workers stay", zap.Error(err))
 		}}
 	if c.NATS.URL != "" {
-		l.conn, err = c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: s.countRefused("plane"), Failing: &l.failing})
+		l.conn, err = c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: s.countRefused("plane"),
+			Failing: &l.failing})
 		if err != nil {
 			return fmt.Errorf("dynamo.nats.%w", err)
 		}

@@ -51,7 +51,8 @@ func TestDynamoDeployment(t *testing.T) {
 	write(t, password, []byte("router:word\n"))
 	cfg, err := config.Parse(fmt.Appendf(nil, `
 models: [{name: m, dir: models/m, block_hash: dynamo, media_names: injected}]
-dynamo: {nats: {url: %q, auth: %q}, discovery: %q, frontends: ["127.0.0.1:40002", "127.0.0.1:40003"]}`, "nats://"+ns.Addr().String(), password, root))
+dynamo: {nats: {url: %q, auth: %q}, discovery: %q, frontends: ["127.0.0.1:40002", "127.0.0.1:40003"]}`,
+		"nats://"+ns.Addr().String(), password, root))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,8 @@ func lastTurn(r *prompt.Reader, turns []prompt.Turn, goOn bool) ([]prompt.Turn, 
 // the template tells results apart by tool_call_id (_canonicalize_tool_message_order). The template's text alone does not say that it does.
 func resultsMove(r *prompt.Reader, turns []prompt.Turn) bool {
 	isMedium := func(it prompt.Item) bool { return it.Medium != nil }
-	if !r.Mentions("tool_call_id") || !slices.ContainsFunc(turns, func(t prompt.Turn) bool { return slices.ContainsFunc(t.Items, isMedium) }) {
+	hasMedia := func(t prompt.Turn) bool { return slices.ContainsFunc(t.Items, isMedium) }
+	if !r.Mentions("tool_call_id") || !slices.ContainsFunc(turns, hasMedia) {
 		return false
 	}
 	calls := map[string]int{} // the place of each call of the last assistant, from 1

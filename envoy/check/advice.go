@@ -14,7 +14,8 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 		"processing_mode: { request_header_mode: SEND, request_body_mode: BUFFERED, response_header_mode: SKIP }; no buffered answers"},
 	"body_limit": {"SL0401", Error, "BODY_LIMIT, Sightline's body_limit",
 		"request_body_buffer_limit on the virtual host: one limit for HTTP/1 and HTTP/2; leave a buffer filter out, and have ext_authz " +
-			"read a part (allow_partial_message: true) or all; no max_receive_message_length below it: an edited body comes back in one message"},
+			"read a part (allow_partial_message: true) or all; no max_receive_message_length below it: an edited body comes back " +
+			"in one message"},
 	"body_changed_behind": {"SL0401", Error, "before Sightline's filter, and one FULL_DUPLEX_STREAMED",
 		"move it, so that Sightline reads what workers do; beside an ext_proc with FULL_DUPLEX_STREAMED ask with request_body_mode: BUFFERED: " +
 			"bodies of more than some KB are truncated before Envoy 1.38 (1.36 and 1.37 with #43175), and some later (#43983)"},
@@ -41,15 +42,16 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 		`"x-(target|worker|dynamo|bypass|sight|route|data|session|gateway|prefill|enc|kv)[a-z0-9-]+|content-[a-z]+|retry-after" }; edited bodies and refusals need the last`},
 	"choice_not_read": {"SL0408", Error,
 		"override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
-		"have the cluster read it from there (route.one_address: true in Sightline's configuration, or serve --pool --one-address, if it dials " +
-			"one address), or name it in the route's gRPC metadata, x-sightline-header. A route for " +
+		"have the cluster read it from there (route.one_address: true in Sightline's configuration, or serve --pool --one-address, " +
+			"if it dials one address), or name it in the route's gRPC metadata, x-sightline-header. A route for " +
 			"the header needs route_cache_action: CLEAR, and may not remove it: an upstream header_mutation filter does"},
 	"cluster_unknown": {"SL0410", Error, "a cluster of this name",
 		"add it; or, if a control plane tells it, give the admin address of a running Envoy"},
 	"worker_unknown": {"SL0408", Warning, "all of Sightline's workers",
 		"add it: requests cannot be sent to a worker that is not listed"},
 	"no_healthy_worker": {"SL0404 SL0408", Error, "endpoints that answer, and V4_PREFERRED, as Sightline takes IPv4 of both",
-		"dns_lookup_family: V4_PREFERRED on the cluster, or another port: otherwise no choice is followed, and requests without one get 503"},
+		"dns_lookup_family: V4_PREFERRED on the cluster, or another port: otherwise no choice is followed, and requests without " +
+			"one get 503"},
 
 	// What a client must not do.
 	"any_address": {"SL0407", Warning, "an upstream_rbac filter with the workers' networks",

@@ -619,8 +619,8 @@ func TestBlockSize(t *testing.T) {
 		got := index.Form(sink.Slot())
 		if s := f.Stats(); got.Size != c.size || index.HeldBlocks(sink.Slot()) != c.blocks || s.OtherBlockSize != c.ignored ||
 			s.OtherSize != c.other {
-			t.Errorf("%s: blocks of %d, %d held, %+v, want %d, %d, %d ignored, other size %d", c.name, got.Size, index.HeldBlocks(sink.Slot()), s,
-				c.size, c.blocks, c.ignored, c.other)
+			t.Errorf("%s: blocks of %d, %d held, %+v, want %d, %d, %d ignored, other size %d", c.name, got.Size,
+				index.HeldBlocks(sink.Slot()), s, c.size, c.blocks, c.ignored, c.other)
 		}
 	}
 }

