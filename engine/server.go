@@ -82,7 +82,7 @@ type Server struct {
 	// OwnRules, which only code sets, gives the rules of an engine that RulesOf does not know.
 	OwnRules func(release string) rules.Rules `yaml:"-"`
 
-	// Clock is the time that templates see; nil: time.Now.
+	// Clock is the time that templates see; nil: time.Now. Only tests set it.
 	Clock func() time.Time `yaml:"-"`
 }
 

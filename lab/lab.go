@@ -222,7 +222,7 @@ func (l *Lab) StartAgent(i int) (err error) {
 		seed = "agents.nk"
 	}
 	args := []string{"agent", "--worker", workerName(i), "--nats", "nats://" + l.NATS, "--nats-auth", l.credentials(seed),
-		"--admin", l.AgentAdmin[i-1], "--ranks", fmt.Sprint(l.o.Ranks), "--log-level", "error"}
+		"--admin", l.AgentAdmin[i-1], "--ranks", fmt.Sprint(l.o.Ranks)}
 	switch w.Engine() {
 	case sim.TRTLLM:
 		args = append(args, "--http", "http://"+w.Addr())
@@ -272,6 +272,7 @@ func (l *Lab) checks() (n int) {
 // run starts a subcommand of the binary as a process of its own.
 func (l *Lab) run(args ...string) (*exec.Cmd, error) {
 	c := exec.Command(l.o.Self, args...)
+	c.Env = append(os.Environ(), "SIGHTLINE_LOG_LEVEL=error") // an agent's; Sightline's is in its configuration
 	c.Stdout, c.Stderr = os.Stderr, os.Stderr
 	if l.o.Log != nil {
 		c.Stdout, c.Stderr = l.o.Log, l.o.Log

@@ -251,7 +251,7 @@ func TestSplit(t *testing.T) {
 }
 
 // TestStoredAnswersAreOfNoArm checks that a request for a stored answer, which only one worker can serve, is in neither arm,
-// except in observe mode, in which nothing is steered.
+// unless nothing is steered.
 func TestStoredAnswersAreOfNoArm(t *testing.T) {
 	for share, want := range map[float64]report.Arm{0.99: "", 1: report.Unsteered} {
 		w := newUnsteered(t, 2, share)

@@ -46,7 +46,8 @@ func (a Access) Guard(next http.Handler) http.Handler {
 		case known, here:
 		case token == "" && a.Loopback && IsLoopback(r.Host):
 			http.Error(w,
-				"admin_token is not set, and POST requires it (set it in the configuration and send it: --token, or Authorization: Bearer)",
+				"admin_token is not set, and POST requires it (set it in the configuration and send it: $"+TokenVariable+
+					" of a command, or Authorization: Bearer)",
 				http.StatusForbidden)
 			return
 		case token == "":

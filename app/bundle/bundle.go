@@ -136,7 +136,7 @@ func (b *bundle) add(name string, text []byte, at time.Time) error {
 // get returns one page.
 func get(ctx context.Context, base, page, token string) ([]byte, error) {
 	if base == "" {
-		return nil, errors.New("not asked for (give its admin page's URL)")
+		return nil, errors.New("not asked for (the configuration names no admin page of it)")
 	}
 	return admin.Ask(ctx, admin.AdminRequest{Base: base, Path: "/" + page, Token: token, MaxBytes: maxAnswer})
 }

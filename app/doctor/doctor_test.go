@@ -714,7 +714,7 @@ var mistakes = []mistake{
 	}},
 	{"39 half the speed", "SL0110", Warning, "b: computes prompts much slower than others of its class, and gets fewer: 2.1 times as long",
 		"see its GPU", func(f *fleet) { f.page.workers[1].Slow = workers.Slow{Times: 2.1, Since: time.Now()} }},
-	{"37 a replica that refuses", "SL0504", Warning, "10.0.0.3:9002: no token", "api_key_file", func(f *fleet) {
+	{"37 a replica that refuses", "SL0504", Warning, "10.0.0.3:9002: no token", "listen_token_file", func(f *fleet) {
 		f.page.lost = []string{"10.0.0.3:9002: no token"}
 	}},
 	{"37 one cause, sixty requests", "SL0301", Warning, "not connected (60 requests), as the running", "SL0303", func(f *fleet) {

@@ -41,7 +41,7 @@ func TestAsk(t *testing.T) {
 		"a vLLM that does not tell": {[]sim.Config{{Model: "m", Version: "0.30.0"}}, []config.Events{{}}, "--print-config"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := Options{Listen: "127.0.0.1:9012"}
+			o := Options{Listen: "127.0.0.1:9012", Canary: true}
 			var said strings.Builder
 			for _, one := range c.fleet {
 				o.Workers = append(o.Workers, start(t, one).Addr())
@@ -60,7 +60,8 @@ func TestAsk(t *testing.T) {
 			if len(cfg.Models) != 1 || cfg.Models[0].Dir != "" || !strings.Contains(said.String(), c.says) {
 				t.Errorf("%+v\n%s", cfg.Models, &said)
 			}
-			init := Options{Workers: o.Workers, Listen: o.Listen, Out: t.TempDir(), Getenv: func(string) string { return "" }}
+			init := o
+			init.Out, init.Getenv = t.TempDir(), func(string) string { return "" }
 			err = Run(t.Context(), init, io.Discard)
 			written, _ := os.ReadFile(filepath.Join(init.Out, configFile))
 			if err != nil || string(text) != string(written) {

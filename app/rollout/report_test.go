@@ -13,7 +13,7 @@ import (
 func TestForecastIsSaid(t *testing.T) {
 	running := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(map[string]string{
-			"/report": `{"mode":"observe","steered":{"requests":3}}`,
+			"/report": `{"mode":"0%","steered":{"requests":3}}`,
 			"/forecast": `[{"model":"m","hour":{"prompt_tokens":9,"workers":2,"today":{"hit_rate":0.58},
 				"marks":[{"change":"worker_fewer","hit_rate":0.5}]}},{"model":"n","hour":{}}]`}[r.URL.Path]))
 	}))

@@ -10,8 +10,8 @@ type agentCmd struct{ serve.AgentOptions }
 
 // Help is the text of `sightline agent --help` besides the flags.
 func (c *agentCmd) Help() string {
-	return "With --zmq tcp://*:PORT the engine connects. --http alone reads TensorRT-LLM's events, as the only reader; beside --zmq " +
-		"it tells restarts. --publish tokens puts prompts on NATS' disk. $SIGHTLINE_ADMIN_TOKEN opens /state."
+	return "With --zmq tcp://*:PORT the engine connects. --http alone drains TensorRT-LLM's events; beside --zmq it tells restarts. " +
+		"--publish tokens puts prompts on NATS' disk. $SIGHTLINE_ADMIN_TOKEN opens /state; $SIGHTLINE_LOG_LEVEL is info."
 }
 
 func (c *agentCmd) Run(ctx context.Context) error { return serve.Agent(ctx, c.AgentOptions) }

@@ -18,7 +18,7 @@ type envoyCmd struct {
 	For          string   `placeholder:"FILE|URL" help:"Check yours: file, dump, or admin page."`
 	Apply        bool     `xor:"change" help:"Print that file with what it lacks added."`
 	Remove       bool     `xor:"change" help:"Print it as it was before --apply."`
-	Cluster      []string `placeholder:"NAME,…" help:"Its clusters of workers, if not clear."`
+	Cluster      []string `placeholder:"NAME" help:"Its clusters of workers, if not clear."`
 }
 
 // Help is the text of `sightline envoy --help` besides the flags.

@@ -97,6 +97,7 @@ func (c *serveCmd) configuration(ctx context.Context, say io.Writer) (cfg config
 	case len(c.Worker) > 0 && c.Pool != "":
 		return cfg, nil, errors.New("--worker and --pool are both given (want one of them: the pool's pods are its workers)")
 	case len(c.Worker) > 0 && (c.PrintConfig || c.Check):
+		o.Canary = c.PrintConfig // as init does
 		cfg, c.draft, err = generate.Ask(ctx, o, os.Stderr)
 	case len(c.Worker) > 0:
 		cfg, given, err = generate.Given(o, say)

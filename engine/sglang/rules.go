@@ -29,7 +29,7 @@ func Rules(v rules.Version) rules.Rules {
 		},
 		FindEvents:  findEvents,
 		HasTokenize: true,
-		Owner:       "sglang", Describe: describe, Adapters: 8, // max_loras_per_batch of server_args.py
+		Owner:       "sglang", Describe: describe, Adapters: 8, // default of --max-loras-per-batch: 0.5.23, srt/arg_groups/fields/lora.py
 		Flags: rules.Flags{
 			Events: `--kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
 			Counts: "--enable-cache-report", Metrics: "--enable-metrics", Blocks: "--page-size 16",

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// LinkOptions say where NATS is: at Access.URL, or an embedded server at Listen, and which deployment there is ours.
+// LinkOptions say where NATS is: at Access.URL, or an embedded server at Listen.
 type LinkOptions struct {
 	Access Access
 	Server

@@ -21,13 +21,13 @@ const (
 	secretStream = "SIGHTLINE_KEY"
 )
 
-// The beginnings of subjects: of batches, snapshots, requests for a snapshot and heartbeats.
+// The beginnings of subjects, of batches, snapshots, requests for a snapshot and heartbeats, and the secret's subject.
 const (
 	eventSubjects = "sightline.kv."
-	secretSubject = "sightline.key"
-	askSubjects   = "sightline.ask."
 	stateSubjects = "sightline.state."
+	askSubjects   = "sightline.ask."
 	beatSubjects  = "sightline.beat."
+	secretSubject = "sightline.key"
 )
 
 // RouterInbox is ConnectOptions.Inbox of the routers.
