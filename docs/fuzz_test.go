@@ -23,8 +23,8 @@ var (
 // fuzzTable lists the targets with their executions; reliability.md has the sum.
 const fuzzTable = "testdata/fuzz.txt"
 
-// TestFuzz holds the table of fuzz targets to those that there are. With SIGHTLINE_FUZZ, a time or a count such as 20s
-// or 500x, it runs those that SIGHTLINE_FUZZ_ONLY matches ("package Name"), and adds what was run to the table. With
+// TestFuzz holds the table of fuzz targets to those that there are, and reliability.md to its sum. With SIGHTLINE_FUZZ, a time or a count
+// such as 20s or 500x, it runs those that SIGHTLINE_FUZZ_ONLY matches ("package Name"), and adds what was run to the table. With
 // SIGHTLINE_FUZZ_SHORT it builds them as make test does, so that little is built anew: inputs are found by chance then, not by what
 // they reach, and do not count.
 func TestFuzz(t *testing.T) {
@@ -47,6 +47,13 @@ func TestFuzz(t *testing.T) {
 	if !slices.Equal(rows, targets) {
 		t.Fatalf("%s has not one row for each fuzz target:\nrows without a target or twice: %q\ntargets without a row: %q",
 			fuzzTable, without(rows, targets), without(targets, rows))
+	}
+	sum := 0
+	for _, r := range fuzzRow.FindAllSubmatch(page, -1) {
+		sum += executions(t, string(r[3]))
+	}
+	if got := fuzzSum.FindString(files(t, ".md")[filepath.Join("docs", "reliability.md")]); got != executed(sum, len(rows)) {
+		t.Errorf("reliability.md: got %q, want %q, the sum of %s", got, executed(sum, len(rows)), fuzzTable)
 	}
 	how, only := os.Getenv("SIGHTLINE_FUZZ"), regexp.MustCompile(os.Getenv("SIGHTLINE_FUZZ_ONLY"))
 	if how == "" {
@@ -101,10 +108,7 @@ func TestFuzz(t *testing.T) {
 func count(t *testing.T, target string, n int) {
 	sum, rows := 0, 0
 	rewrite(t, fuzzTable, fuzzRow, func(m []string) string {
-		so, err := strconv.Atoi(strings.ReplaceAll(m[3], ",", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
+		so := executions(t, m[3])
 		if m[1]+" "+m[2] == target {
 			so += n
 		}
@@ -112,8 +116,21 @@ func count(t *testing.T, target string, n int) {
 		return fmt.Sprintf("%s %s\t%s\t%s", m[1], m[2], thousands(so), m[4])
 	})
 	rewrite(t, "reliability.md", fuzzSum, func([]string) string {
-		return fmt.Sprintf("%s executions so far, by %d targets", thousands(sum), rows)
+		return executed(sum, rows)
 	})
+}
+
+func executions(t *testing.T, text string) int {
+	n, err := strconv.Atoi(strings.ReplaceAll(text, ",", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// executed is what reliability.md says of the table.
+func executed(sum, rows int) string {
+	return fmt.Sprintf("%s executions so far, by %d targets", thousands(sum), rows)
 }
 
 // rewrite replaces what a pattern matches in a file.
