@@ -37,7 +37,8 @@ func Report(ctx context.Context, o ReportOptions, out io.Writer) error {
 	none := r.Steered.Requests+r.Unsteered.Requests == 0
 	switch {
 	case none && len(o.Files) > 0:
-		return fmt.Errorf("%s: no request in it that was decided (want what decision_log writes)", strings.Join(o.Files, ", "))
+		return fmt.Errorf("%s: no request in it that was decided (want what decision_log writes)%s", strings.Join(o.Files, ", "),
+			strings.TrimRight(r.LeftOut(), "\n"))
 	case o.JSON:
 		return json.NewEncoder(out).Encode(r)
 	case none && (o.Since != "" || o.Until != "" || o.Model != ""):

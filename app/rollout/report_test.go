@@ -51,6 +51,8 @@ func TestNothingToReport(t *testing.T) {
 	}{
 		"an empty log": {ReportOptions{Files: []string{file("empty.jsonl", "")}},
 			"empty.jsonl: no request in it that was decided (want what decision_log writes)"},
+		"an older log": {ReportOptions{Files: []string{file("old.jsonl", `{"arm":"left","outcome":"ended","status":200}`)}},
+			"1 lines are left out: want the arm steered or unsteered"},
 		"no log":         {ReportOptions{Files: []string{file("a.yaml", "# models")}}, "a.yaml: line 1: "},
 		"just started":   {ReportOptions{Admin: running.URL}, "Nothing to report yet: no request has ended since 2026-11-23T02:33:00Z."},
 		"nobody":         {ReportOptions{Admin: "127.0.0.1:1"}, "nothing answers at http://127.0.0.1:1: "},

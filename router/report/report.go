@@ -86,7 +86,9 @@ type Report struct {
 	Unsteered Side         `json:"unsteered"`
 	Would     Savings      `json:"would"` // for unsteered requests
 
-	Unreadable int `json:"unreadable_lines,omitempty"` // of a decision log: cut off
+	// Of a decision log: lines that are cut off, and of ended requests of an arm with another name, as an older release has it.
+	Unreadable int `json:"unreadable_lines,omitempty"`
+	UnknownArm int `json:"unknown_arm_lines,omitempty"`
 }
 
 // Side is one arm. Tokens are of answered requests whose prompt's and cached tokens are known.

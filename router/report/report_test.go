@@ -88,6 +88,24 @@ func TestLogAndTotalsAgree(t *testing.T) {
 	}
 }
 
+// TestUnknownArm: lines of an arm with another name are counted apart and said, those without an arm or an end are not.
+func TestUnknownArm(t *testing.T) {
+	log := ""
+	for _, arm := range []Arm{Steered, Unsteered, "left", "left", ""} {
+		text, _ := json.Marshal(line(Request{Arm: arm, OK: true, Prompt: 10}, began))
+		log += string(text) + "\n"
+	}
+	r, err := ReadLog(strings.NewReader(log+`{"arm":"left","outcome":"expired"}`), Range{})
+	if err != nil || r.UnknownArm != 2 || r.Steered.Requests != 1 || r.Unsteered.Requests != 1 {
+		t.Errorf("got %d lines of an unknown arm, %d and %d requests, %v, want 2, 1 and 1", r.UnknownArm, r.Steered.Requests,
+			r.Unsteered.Requests, err)
+	}
+	const want = "\n2 lines are left out: want the arm steered or unsteered (0.1.0 wrote \"left\" for the second).\n"
+	if got := r.String(); !strings.HasSuffix(got, want) {
+		t.Errorf("got %q, want its end %q", got, want)
+	}
+}
+
 // TestTooFew checks that numbers from few requests are omitted, and that unreported values do not count as zero.
 func TestTooFew(t *testing.T) {
 	totals := New("10%", began)

@@ -23,7 +23,7 @@ func ReadLog(r io.Reader, of Range) (Report, error) {
 	t := New("", time.Time{})
 	scan := bufio.NewScanner(r)
 	scan.Buffer(nil, maxLine)
-	n, readable, unreadable := 0, 0, 0
+	n, readable, unreadable, unknownArm := 0, 0, 0, 0
 	var first error
 	for scan.Scan() {
 		n++
@@ -42,6 +42,8 @@ func ReadLog(r io.Reader, of Range) (Report, error) {
 		}
 		if one, ok := Of(&l); ok {
 			t.all.add(&one, at)
+		} else if arm := Arm(l.Arm); arm != "" && arm != Steered && arm != Unsteered && l.Outcome == decisionlog.Ended {
+			unknownArm++
 		}
 	}
 	if err := scan.Err(); err != nil {
@@ -51,7 +53,7 @@ func ReadLog(r io.Reader, of Range) (Report, error) {
 		return Report{}, first
 	}
 	out := t.Report()
-	out.Unreadable = unreadable
+	out.Unreadable, out.UnknownArm = unreadable, unknownArm
 	return out, nil
 }
 
@@ -79,10 +81,20 @@ func (r Report) String() string {
 	row("end, median", func(s *Side) string { return millis(s.End.P50, s.End.N) })
 	row("  p95", func(s *Side) string { return millis(s.End.P95, s.End.N) })
 	r.Would.write(&out)
-	if r.Unreadable > 0 {
-		fmt.Fprintf(&out, "\n%d lines are cut off and left out, as after a full disk or a killed process.\n", r.Unreadable)
-	}
+	out.WriteString(r.LeftOut())
 	return out.String()
+}
+
+// LeftOut says which lines of a decision log are not counted; "": all are.
+func (r Report) LeftOut() (text string) {
+	if r.Unreadable > 0 {
+		text = fmt.Sprintf("\n%d lines are cut off and left out, as after a full disk or a killed process.\n", r.Unreadable)
+	}
+	if r.UnknownArm > 0 {
+		text += fmt.Sprintf("\n%d lines are left out: want the arm %s or %s (0.1.0 wrote \"left\" for the second).\n", r.UnknownArm,
+			Steered, Unsteered)
+	}
+	return text
 }
 
 // writeCauses writes why prompt tokens were not cached, in points of all prompt tokens.
