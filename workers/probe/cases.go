@@ -93,6 +93,9 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c prob
 	var refused *engine.Refused
 	if err != nil && !errors.As(err, &refused) {
 		f.Verdict, f.Detail = Inexact, err.Error()
+		if ctx.Err() != nil { // the worker's other answers took all the time: it is probed again
+			f.Verdict = Unreachable
+		}
 		return f
 	}
 	ask := c.body

@@ -5,7 +5,7 @@
 //
 // vLLM and SGLang offer these; a worker without them is left alone. Probes run in the background at start, again until each
 // worker has answered and is as configured, after its process has restarted, and on demand. They change nothing: the findings are
-// for people, as log lines, a metric and a row of the admin page.
+// for people, among a running Sightline's, as a metric and as a row of the admin page.
 package probe
 
 import (
@@ -81,15 +81,11 @@ const (
 // NotAsked returns the finding that a worker could not be asked what it serves; nil: it could, or has not been yet.
 func (r *Result) NotAsked() *Finding {
 	for i := range r.Findings {
-		if r.Findings[i].notAsked() {
-			return &r.Findings[i]
+		if f := &r.Findings[i]; f.What == Asked && (f.Verdict == Absent || f.Verdict == Unreachable) {
+			return f
 		}
 	}
 	return nil
-}
-
-func (f *Finding) notAsked() bool {
-	return f.What == Asked && (f.Verdict == Absent || f.Verdict == Unreachable)
 }
 
 // Difference is where two token lists diverge.
@@ -289,7 +285,7 @@ func (r *Result) open() bool {
 	return r.Verdict == Unreachable || r.Verdict == Configuration || r.Verdict == Differs || r.NotAsked() != nil
 }
 
-// storeResult stores a result and logs what is new in it.
+// storeResult stores a result, and logs its verdict if that is another than before.
 func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Finding) {
 	if ctx.Err() != nil {
 		return // stopping: the failure says nothing about the worker

@@ -77,7 +77,7 @@ func worker(t testing.TB, c sim.Config, edit func([]uint32) []uint32) *sim.Worke
 // probed runs one round with one worker.
 func probed(t testing.TB, addr string, m *engine.LiveModel, names ...string) Result {
 	t.Helper()
-	p := New(Options{Workers: []Worker{{Name: "w", Addr: addr, Model: "m", Names: append(names, "m"), Ours: m}}, Budget: 10 * time.Second})
+	p := New(Options{Workers: []Worker{{Name: "w", Addr: addr, Model: "m", Names: append(names, "m"), Ours: m}}, Budget: 5 * time.Minute})
 	p.round(t.Context(), true)
 	return p.Results()[0]
 }
@@ -250,6 +250,20 @@ func TestHostileWorkers(t *testing.T) {
 	}
 	if elsewhere.Load() != 0 {
 		t.Error("a redirect was followed")
+	}
+}
+
+// TestNoTimeLeft: a conversation that is not read because the worker took all the time is compared later. It is not one that no rule reads.
+func TestNoTimeLeft(t *testing.T) {
+	m := load(t, nil)
+	w := Worker{Name: "w", Addr: worker(t, sim.Config{}, nil).Addr(), Model: "m", Ours: m}
+	p := New(Options{Workers: []Worker{w}})
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	for _, c := range cases(m.Model()) {
+		if f := p.compare(ended, &w, m.Model(), c); f.Verdict != Unreachable {
+			t.Errorf("%s: got %s, %s, want %s", c.what, f.Verdict, f.Detail, Unreachable)
+		}
 	}
 }
 
