@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -29,37 +30,39 @@ func (h *hall) joinHolding(t *testing.T, held func(context.Context, string, int)
 }
 
 // TestHeldIsHandedOver checks that another replica gets all that one holds for a worker, in pieces, and that replicas that hold
-// nothing or too much are skipped.
+// nothing or too much are skipped. Its clock stands still while anything runs, so a busy machine does not use up answerTime.
 func TestHeldIsHandedOver(t *testing.T) {
-	for _, n := range []int{1, pieceBytes - 1, pieceBytes, 5*pieceBytes + 7, MostHeld} {
+	synctest.Test(t, func(t *testing.T) {
+		for _, n := range []int{1, pieceBytes - 1, pieceBytes, 5*pieceBytes + 7, MostHeld} {
+			h := &hall{}
+			a, b := h.joinHolding(t, told('b', n)), h.join(t)
+			eventually(t, "they hear each other", known(1, a, b))
+			if got, err := b.RequestHeld(t.Context(), "w1", -1); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{'b'}, n)) {
+				t.Fatalf("of %d bytes %d: %v", n, len(got), err)
+			}
+			if got, err := b.RequestHeld(t.Context(), "w1", 0); got != nil || err != nil {
+				t.Errorf("of a rank that is not held %d: %v", len(got), err)
+			}
+			if len(b.transfers.pending) != 0 {
+				t.Errorf("%d answers still expected", len(b.transfers.pending))
+			}
+		}
 		h := &hall{}
-		a, b := h.joinHolding(t, told('b', n)), h.join(t)
-		eventually(t, "they hear each other", known(1, a, b))
-		if got, err := b.RequestHeld(t.Context(), "w1", -1); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{'b'}, n)) {
-			t.Fatalf("of %d bytes %d: %v", n, len(got), err)
+		large, none := h.joinHolding(t, told('l', MostHeld+1)), h.join(t)
+		huge := h.joinHolding(t, func(context.Context, string, int) ([]byte, error) { return nil, ErrTooLarge })
+		eventually(t, "they hear each other", known(2, large, none, huge))
+		if got, err := none.RequestHeld(t.Context(), "w1", -1); got != nil || err != nil {
+			t.Errorf("%d bytes %q: %v", len(got), got[:min(len(got), 1)], err)
 		}
-		if got, err := b.RequestHeld(t.Context(), "w1", 0); got != nil || err != nil {
-			t.Errorf("of a rank that is not held %d: %v", len(got), err)
+		for _, r := range []*replica{large, huge} {
+			if n := testutil.ToFloat64(r.handovers.WithLabelValues("too large")); n != 1 {
+				t.Errorf("too large: %v", n)
+			}
 		}
-		if len(b.transfers.pending) != 0 {
-			t.Errorf("%d answers still expected", len(b.transfers.pending))
+		if n := testutil.ToFloat64(none.handovers.WithLabelValues("nobody")); n != 1 {
+			t.Errorf("nobody: %v", n)
 		}
-	}
-	h := &hall{}
-	large, none := h.joinHolding(t, told('l', MostHeld+1)), h.join(t)
-	huge := h.joinHolding(t, func(context.Context, string, int) ([]byte, error) { return nil, ErrTooLarge })
-	eventually(t, "they hear each other", known(2, large, none, huge))
-	if got, err := none.RequestHeld(t.Context(), "w1", -1); got != nil || err != nil {
-		t.Errorf("%d bytes %q: %v", len(got), got[:min(len(got), 1)], err)
-	}
-	for _, r := range []*replica{large, huge} {
-		if n := testutil.ToFloat64(r.handovers.WithLabelValues("too large")); n != 1 {
-			t.Errorf("too large: %v", n)
-		}
-	}
-	if n := testutil.ToFloat64(none.handovers.WithLabelValues("nobody")); n != 1 {
-		t.Errorf("nobody: %v", n)
-	}
+	})
 }
 
 // TestHeldIsNotWaitedFor checks that a single replica, or one beside a silent one, waits no longer than the limits.
