@@ -54,15 +54,14 @@ type collected struct {
 
 // collect collects the state.
 func collect(ctx context.Context, o Options) *collected {
-	seen := &findings.Seen{Patience: o.Patience}
-	s := &collected{o: o, began: time.Now(), Seen: seen, facts: findings.Facts{Now: time.Now(), Seen: seen}}
+	began := time.Now()
 	cfg, err := config.Load(o.Config)
+	o.Patience = cmp.Or(cfg.Fixed.Patience, o.Patience)
+	seen := &findings.Seen{Patience: o.Patience}
+	s := &collected{o: o, began: began, Seen: seen, facts: findings.Facts{Now: began, Seen: seen}}
 	var loaded *serve.Server
 	if err == nil {
 		s.Config, cfg.LogLevel = cfg, "error"
-		if p := cfg.Fixed.Patience; p > 0 {
-			o.Patience, s.o.Patience, seen.Patience = p, p, p
-		}
 		loaded, err = serve.Load(cfg)
 		if err != nil {
 			err = cfg.Hide(err)
@@ -304,7 +303,7 @@ func web(at string) string {
 	return strings.TrimRight(at, "/")
 }
 
-// getJSON reads a page of JSON or metrics, or no body. The error quotes the body of a response other than 200.
+// getJSON reads a page of JSON, or no body if into is nil. The error quotes the body of a response other than 200.
 func getJSON(ctx context.Context, client *http.Client, url, token string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -327,16 +326,13 @@ func getJSON(ctx context.Context, client *http.Client, url, token string, into a
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 512))
 		return fmt.Errorf("%s: status %d: %s", url, res.StatusCode, strings.TrimSpace(string(text)))
 	}
-	switch into := into.(type) {
-	case nil:
+	if into == nil {
 		return nil
-	default:
-		err = json.NewDecoder(io.LimitReader(res.Body, maxPage)).Decode(into)
 	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w", url, err)
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxPage)).Decode(into); err != nil {
+		return fmt.Errorf("%s: %w", url, err)
 	}
-	return err
+	return nil
 }
 
 // lookAtNATS asks an existing server for the agents' streams, as Sightline would. Of the server of Dynamo's plane it only checks

@@ -42,7 +42,7 @@ func (o *Options) print(list []Result) error {
 			fmt.Fprintf(o.Out, " (%s)\n", r.Evidence[0])
 			continue
 		}
-		if err := o.printOne(r, ""); err != nil {
+		if err := o.printOne(r); err != nil {
 			return err
 		}
 	}
@@ -80,10 +80,7 @@ func (r *Result) skipped() (list []string) {
 	return list
 }
 
-func (o *Options) printOne(r Result, before string) (err error) {
-	if before != "" && o.JSON {
-		return json.NewEncoder(o.Out).Encode(r)
-	}
+func (o *Options) printOne(r Result) (err error) {
 	why := ""
 	if r.Note != "" {
 		why = " (" + r.Note + ")"
@@ -91,7 +88,7 @@ func (o *Options) printOne(r Result, before string) (err error) {
 	if r.Verdict == Unchecked && len(r.Evidence) > 0 {
 		why = " (" + r.Evidence[0] + ")"
 	}
-	_, err = fmt.Fprintf(o.Out, "%s %s %s%s%s\n", o.mark(r.Verdict), r.Code, before, r.Title, why)
+	_, err = fmt.Fprintf(o.Out, "%s %s %s%s\n", o.mark(r.Verdict), r.Code, r.Title, why)
 	if r.Verdict == OK {
 		for _, e := range r.skipped() {
 			_, err = fmt.Fprintf(o.Out, "    %s\n", e)

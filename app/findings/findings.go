@@ -198,7 +198,7 @@ func (f *Facts) ofSightline(l *list) {
 			"requests of the last hour name models that no worker serves: %s", names)
 	}
 	one(len(f.LostReplicas) > 0, Finding{Code: "SL0504", Severity: "warning", From: "replicas", after: 3 * time.Second,
-		Fix: "replicas.addresses, ca and listen_token_file: as listen of the other wants them; the same release"},
+		Fix: "replicas.addresses and ca, and the first token of listen_token_file: as listen of the other wants them; the same release"},
 		"another replica hears nothing of this one: %s", strings.Join(f.LostReplicas[:min(len(f.LostReplicas), named)], "; "))
 	one(f.Lost > 0, Finding{Code: "SL0503", Severity: "warning", From: "events", Fix: "index: {max_bytes: …}, larger"},
 		"%d blocks had no room in the index", f.Lost)

@@ -265,6 +265,22 @@ func TestSince(t *testing.T) {
 	}
 }
 
+// TestLogged: a line in the log names the workers that a finding is about, if it is about any.
+func TestLogged(t *testing.T) {
+	core, log := observer.New(zap.InfoLevel)
+	facts := Facts{Lost: 7, Workers: []Worker{{Name: "gpu-a", Model: "m", Rank: -1, Events: "unreadable"}}}
+	NewWatch(func(now time.Time) Facts { facts.Now = now; return facts }, zap.New(core), meter.At(prometheus.NewRegistry())).List(time.Now())
+	for _, line := range log.All() {
+		_, has := line.ContextMap()["workers"]
+		if want := strings.Contains(line.Message, "gpu-a"); has != want {
+			t.Errorf("%s: got workers: %v, want %v", line.Message, has, want)
+		}
+	}
+	if log.Len() != 2 {
+		t.Errorf("got %d lines, want 2: %v", log.Len(), log.All())
+	}
+}
+
 // TestSymptoms: failed, slow, undecided and refused requests are findings whatever the cause, and before any cause.
 func TestSymptoms(t *testing.T) {
 	now := time.Now()

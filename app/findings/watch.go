@@ -107,7 +107,11 @@ func (w *Watch) write(now time.Time, list []Finding) {
 			if f.Severity == "error" {
 				write = w.log.Error
 			}
-			write(f.Code+": "+f.What, zap.String("fix", f.Fix), zap.Time("since", f.Since), zap.Strings("workers", f.Workers))
+			of := zap.Skip()
+			if len(f.Workers) > 0 {
+				of = zap.Strings("workers", f.Workers)
+			}
+			write(f.Code+": "+f.What, zap.String("fix", f.Fix), zap.Time("since", f.Since), of)
 			w.said[key], w.there[key] = now, f.Workers
 		}
 	}

@@ -146,11 +146,11 @@ func (f *Facts) ofWorkers(l *list) {
 				sign.kind == "waiting" && found != nil && errors.Is(w.EventsError.Cause, rules.ErrNotAsked) ||
 				f.NATS != "" && errors.Is(w.EventsError.Cause, bus.ErrSilent)
 			if detail, shows := sign.shows(w); shows && !sameReason {
-				f := sign.Finding
-				if f.Fix == "" { // each engine has its own flags
-					f.kind, f.Fix = f.kind+" "+w.Engine, startEvents(w.Engine)
+				p := sign.Finding
+				if p.Fix == "" { // each engine has its own flags
+					p.kind, p.Fix = p.kind+" "+w.Engine, startEvents(w.Engine)
 				}
-				l.add(f, w.Name, detail)
+				l.add(p, w.Name, detail)
 			}
 		}
 		if w.Health != nil {

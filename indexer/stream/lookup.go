@@ -35,7 +35,7 @@ func (a *Lookup) Run(ctx context.Context, f *Feed) error {
 		if err == nil {
 			a.mu.Lock()
 			a.found = z
-			a.found.Replayed = f.o.Budget.Received(f.o.Worker)
+			a.found.Replayed = f.Received()
 			a.mu.Unlock()
 			err = a.follow(ctx, f, z)
 		}

@@ -19,7 +19,7 @@ func TestAsked(t *testing.T) {
 		if p == nil {
 			return ZMQ{}, errors.New("nobody answers")
 		}
-		return ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), Topic: "kv@"}, nil
+		return ZMQ{Endpoint: "tcp://" + p.pub.Addr().String()}, nil
 	}}
 	if err := a.Replay(t.Context(), 0, nil); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("a replay before there is an answer: %v", err)

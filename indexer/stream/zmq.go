@@ -13,7 +13,6 @@ import (
 type ZMQ struct {
 	Endpoint       string
 	ReplayEndpoint string       // "": the worker has none
-	Topic          string       // prefix; "" takes all
 	Bind           bool         // listen at Endpoint for the worker
 	From           netip.Prefix // with Bind: where it connects from; zero: this machine
 	Host           string       // if set, the only host that is dialled: the endpoints are the worker's own claim
@@ -26,8 +25,8 @@ func (z ZMQ) Run(ctx context.Context, f *Feed) error {
 	if err != nil {
 		return err
 	}
-	sub := zmq.Sub{Endpoint: z.Endpoint, Topic: z.Topic, Bind: z.Bind, From: z.From, Refused: f.refused,
-		Up: f.Up, Down: f.Down, Malformed: f.Malformed, Room: f.o.Budget.Received(f.o.Worker)}
+	sub := zmq.Sub{Endpoint: z.Endpoint, Bind: z.Bind, From: z.From, Refused: f.refused,
+		Up: f.Up, Down: f.Down, Malformed: f.Malformed, Room: f.Received()}
 	return sub.Run(ctx, func(m zmq.Message) { f.Offer(Message{Seq: m.Seq, Payload: m.Payload}) })
 }
 

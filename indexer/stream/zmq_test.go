@@ -77,7 +77,7 @@ func TestOverZMQ(t *testing.T) {
 	index := indexer.New(indexer.Options{})
 	sink := Join(index, indexer.SlotOptions{CountCopies: true})
 	f := Start(Options{Decoder: &vllm.Decoder{}, Sink: sink, Idle: 50 * time.Millisecond, Source: ZMQ{
-		Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" + p.router.Addr().String(), Topic: "kv@"}})
+		Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" + p.router.Addr().String()}})
 	p.serve(t)
 	if from := <-p.asked; from != 0 {
 		t.Errorf("asked from %d, want 0", from)
