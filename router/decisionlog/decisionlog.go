@@ -129,14 +129,12 @@ const (
 
 // Options configure a Log.
 type Options struct {
-	File    string
-	Key     []byte // key of the pseudonyms; nil: a random one
-	Log     *zap.Logger
-	Metrics prometheus.Registerer // nil: none
-
-	// For tests: the size at which the file is rotated, in whole MiB, and how many rotated files are kept; 0: 64 MiB, 5.
-	maxBytes int64
-	keep     int
+	File     string
+	MaxBytes int64  // size at which the file is rotated, in whole MiB; 0: 64 MiB
+	Keep     int    // rotated files that are kept; 0: 5
+	Key      []byte // key of the pseudonyms; nil: a random one
+	Log      *zap.Logger
+	Metrics  prometheus.Registerer // nil: none
 }
 
 // Log is an open decision log. It is safe for concurrent use; a nil Log does nothing.
@@ -180,8 +178,8 @@ func newLog(o Options) *Log {
 		key = make([]byte, 32)
 		_, _ = rand.Read(key) // never fails
 	}
-	l := &Log{out: &lumberjack.Logger{Filename: o.File, MaxSize: int(cmp.Or(o.maxBytes, 64<<20) >> 20),
-		MaxBackups: cmp.Or(o.keep, 5)},
+	l := &Log{out: &lumberjack.Logger{Filename: o.File, MaxSize: int(cmp.Or(o.MaxBytes, 64<<20) >> 20),
+		MaxBackups: cmp.Or(o.Keep, 5)},
 		mac: hmac.New(sha256.New, key), log: o.Log,
 		queue: make(chan *Line, queueLines), stop: make(chan struct{}),
 		lines: meter.At(o.Metrics).Counters("decision_log_lines_total", "Lines of the decision log.", "what")}
