@@ -27,7 +27,7 @@ type accounted struct {
 
 func (a *accounted) Pick(v *View, r *run) int {
 	a.restart(v)
-	first, at := account.Unknown, make([]account.Cause, (r.input-1)/v.Size)
+	at := make([]account.Cause, (r.input-1)/v.Size)
 	to := a.sightline.Pick(v, r)
 	others, here, computing := 0, 0, make(map[int32]bool)
 	for i, w := range v.sim.workers {
@@ -64,6 +64,7 @@ func (a *accounted) Pick(v *View, r *run) int {
 	for i := range at {
 		b := r.blocks[i]
 		_, had := a.owners[b]
+		var first account.Cause
 		switch {
 		case i < others:
 			first = account.Elsewhere
