@@ -31,38 +31,35 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-Each family's models, and the other names by which it is matched (` + "`architectures`, then `model_type`" + ` of config.json).
-For a fine-tune with a ` + "`model_type`" + ` of its own set ` +
-		"`vision_family`" + ` to the family's name.
+Each family's models, and the ` + "`model_type`s" + ` by which it is matched beside its name (` + "`architectures`" + ` of config.json come first:
+` + "`prompt/vision/families_*.go`" + `). For a fine-tune with a ` + "`model_type`" + ` of its own set ` + "`vision_family`" + ` to the family's name.
 
-How many tokens an image becomes is read from the first of these that says it: the request's ` + "`mm_processor_kwargs`" +
+An image's tokens are counted by the first of these that is set: the request's ` + "`mm_processor_kwargs`" +
 		`, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" +
-		`, the processor's default (` + "`prompt/vision/family.go`" + `). If something is missing, loading fails.
+		`, the processor's default. If something is missing, loading fails.
 
 `)
 	for _, f := range families() {
-		matched := append(append([]string{}, f.types...), f.archs...)
-		slices.Sort(matched[len(f.types):])
-		if len(f.types) > 0 && len(f.archs) > 0 && f.types[0] == f.archs[0] {
-			matched = matched[1:]
-		}
-		matched = slices.DeleteFunc(matched, func(name string) bool { return name == f.name })
+		matched := slices.DeleteFunc(slices.Clone(f.types), func(name string) bool { return name == f.name })
 		for i := range matched {
 			matched[i] = "`" + matched[i] + "`"
 		}
-		fmt.Fprintf(&b, "- **%s** (%s): ", f.name, f.title)
+		fmt.Fprintf(&b, "- **%s**: %s", f.name, f.title)
+		if len(matched) > 0 {
+			fmt.Fprintf(&b, "; %s", strings.Join(matched, ", "))
+		}
 		notes := []string{f.note, ""}
 		if f.unbacked {
 			notes[1] = "no recorded case"
 		}
 		notes = slices.DeleteFunc(notes, func(note string) bool { return note == "" })
 		if len(notes) > 0 {
-			fmt.Fprintf(&b, "*%s.* ", strings.Join(notes, "; "))
+			fmt.Fprintf(&b, ". *%s.*", strings.Join(notes, "; "))
 		}
 		if f.image.count == nil {
-			b.WriteString("*not counted.* ")
+			b.WriteString(". *not counted.*")
 		}
-		b.WriteString(strings.Join(matched, ", ") + "\n")
+		b.WriteString("\n")
 	}
 	b.WriteString(`
 Images of a family that is *not counted*, and all video and audio, are [learned](fidelity.md#learned).
