@@ -24,7 +24,6 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/sightline-router/sightline/app/findings"
-	"github.com/sightline-router/sightline/app/inspect"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
@@ -32,6 +31,7 @@ import (
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/workers/inspect"
 )
 
 // The canary is a prompt of some four blocks that was never sent before, answered with one token. Each worker gets it twice while
@@ -74,7 +74,7 @@ func (s *collected) sendCanaries(ctx context.Context) {
 		defer e.mu.Unlock()
 		return !slices.ContainsFunc(e.sockets, func(o *findings.Socket) bool { return !o.Up && o.Err == nil })
 	})
-	s.each(func(w *findings.Server) {
+	inspect.Each(s.Servers, func(_ int, w *findings.Server) {
 		if w.Sent {
 			e.sendCanary(ctx, w, seed, rules.NewClient(10*s.o.Patience, s.as), s.o.Patience)
 		}

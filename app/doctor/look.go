@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,7 +21,6 @@ import (
 	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/findings"
-	"github.com/sightline-router/sightline/app/inspect"
 	"github.com/sightline-router/sightline/app/serve"
 	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/engine/rules"
@@ -31,13 +29,11 @@ import (
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/workers/discover"
+	"github.com/sightline-router/sightline/workers/inspect"
 	"github.com/sightline-router/sightline/workers/probe"
 )
 
-const (
-	parallelism = 8        // workers asked in parallel
-	maxPage     = 64 << 20 // of an admin page, in bytes
-)
+const maxPage = 64 << 20 // of an admin page, in bytes
 
 // collected is the collected state.
 type collected struct {
@@ -88,7 +84,7 @@ func collect(ctx context.Context, o Options) *collected {
 	s.lookAtLife(ctx)
 	s.list(ctx)
 	s.lookAtDynamo(ctx, client)
-	s.each(func(w *findings.Server) { w.Facts, w.Err = inspect.Ask(ctx, client, w.Addr) })
+	inspect.Each(s.Servers, func(_ int, w *findings.Server) { w.Facts, w.Err = inspect.Ask(ctx, client, w.Addr) })
 	s.lookAtTokens(ctx, loaded)
 	s.Missing[findings.FromCanary] = cmp.Or(s.Missing[findings.FromWorkers], "no canary is sent (--no-canary)")
 	s.Missing[findings.FromRequests] = "no canary is sent (--no-canary)"
@@ -177,20 +173,6 @@ func resolved(ctx context.Context, wc config.Worker) []config.Worker {
 		}
 	}
 	return list
-}
-
-// each calls do for all workers, several in parallel.
-func (s *collected) each(do func(*findings.Server)) {
-	var all sync.WaitGroup
-	room := make(chan struct{}, parallelism)
-	for _, w := range s.Servers {
-		room <- struct{}{}
-		all.Go(func() {
-			defer func() { <-room }()
-			do(w)
-		})
-	}
-	all.Wait()
 }
 
 // lookAtTokens compares tokens and settings with the workers'.

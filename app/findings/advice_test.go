@@ -14,7 +14,8 @@ import (
 )
 
 // speakers are the packages that tell an operator what is wrong at workers and what mends it.
-var speakers = []string{".", "../doctor", "../admin", "../generate", "../inspect", "../registry", "../serve", "../../workers/probe",
+var speakers = []string{".", "../doctor", "../admin", "../generate", "../../workers/inspect", "../registry",
+	"../serve", "../../workers/probe",
 	"../../workers/health", "../../workers/discover", "../../engine/rules", "../../router/audit", "../../indexer/stream"}
 
 var (

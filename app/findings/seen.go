@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/app/config"
-	"github.com/sightline-router/sightline/app/inspect"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/envoy/check"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/workers/inspect"
 )
 
 // Seen is what the doctor finds out by itself: from files, and from those whom it asks.

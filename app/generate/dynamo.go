@@ -13,10 +13,10 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/sightline-router/sightline/app/config"
-	"github.com/sightline-router/sightline/app/inspect"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/workers/inspect"
 )
 
 // deployment is an NVIDIA Dynamo deployment: workers without HTTP, known by their model cards, behind front ends each of which

@@ -20,16 +20,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/app/config"
-	"github.com/sightline-router/sightline/app/inspect"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/workers/discover"
+	"github.com/sightline-router/sightline/workers/inspect"
 )
 
 // Options say which workers to ask and where to write.
@@ -170,7 +169,7 @@ func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 	if len(list) == 0 || len(list) > maxWorkers {
 		return nil, fmt.Errorf("%d workers (want --worker host:port or --kubernetes SELECTOR for 1 to %d)", len(list), maxWorkers)
 	}
-	return list, errors.Join(d.askAll(ctx, list)...)
+	return list, d.askAll(ctx, list)
 }
 
 // listed returns the workers that are given by address.
@@ -198,19 +197,11 @@ func (d *drafter) listed() (list []*worker, err error) {
 	return list, nil
 }
 
-// askAll asks these workers, sixteen in parallel, and returns the error of each.
-func (d *drafter) askAll(ctx context.Context, list []*worker) []error {
-	slots, failed := make(chan struct{}, 16), make([]error, len(list))
-	var all sync.WaitGroup
-	for i, w := range list {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			failed[i] = d.one(ctx, w)
-		})
-	}
-	all.Wait()
-	return failed
+// askAll asks these workers.
+func (d *drafter) askAll(ctx context.Context, list []*worker) error {
+	failed := make([]error, len(list))
+	inspect.Each(list, func(i int, w *worker) { failed[i] = d.one(ctx, w) })
+	return errors.Join(failed...)
 }
 
 func (d *drafter) one(ctx context.Context, w *worker) (err error) {

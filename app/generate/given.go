@@ -3,7 +3,6 @@ package generate
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -25,7 +24,7 @@ import (
 func Ask(ctx context.Context, o Options, say io.Writer) (cfg config.Config, text []byte, err error) {
 	d, list, err := fileless(o, say)
 	if err == nil {
-		err = errors.Join(d.askAll(ctx, list)...)
+		err = d.askAll(ctx, list)
 	}
 	if err == nil {
 		d.models, err = group(list)

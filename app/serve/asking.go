@@ -16,12 +16,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/app/config"
-	"github.com/sightline-router/sightline/app/inspect"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/workers/discover"
+	"github.com/sightline-router/sightline/workers/inspect"
 )
 
 // Fit turns workers' answers into models, and into a configuration of each worker; it is generate.Fit. An error is about a worker that

@@ -62,6 +62,7 @@ type Served struct {
 type Unknown struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
+	Err  error  `json:"-"`
 }
 
 // Lacks records that a fact could not be learned. A 401 or 403 means that the server wants a key.
@@ -70,7 +71,7 @@ func (f *Facts) Lacks(what string, err error) {
 	if status, is := errors.AsType[*StatusError](err); is && WantsKey(status.Status) {
 		why = status.Query + " wants a key (worker_access.api_key_file)"
 	}
-	f.Unknown = append(f.Unknown, Unknown{what, why})
+	f.Unknown = append(f.Unknown, Unknown{what, why, err})
 }
 
 // Differs reports whether a server's later answer describes it otherwise. An answer that merely lacks more does not: a busy server leaves

@@ -12,7 +12,6 @@ import (
 const (
 	requestTimeout = 10 * time.Second
 	maxAnswer      = 1 << 20
-	maxMetrics     = 4 << 20
 )
 
 // verdictOf returns the verdict for an error of asking a worker.

@@ -24,6 +24,7 @@ import (
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/workers/inspect"
 )
 
 // Worker is a server to probe.
@@ -187,9 +188,6 @@ func (p *Prober) Set(workers []Worker) {
 	}
 }
 
-// parallelism limits the workers that are probed at once.
-const parallelism = 4
-
 // Run probes all workers, then retries those that did not answer, with back-off, and all once more after each Again. It returns
 // when ctx ends.
 func (p *Prober) Run(ctx context.Context) {
@@ -251,8 +249,6 @@ func (p *Prober) Results() (list []Result) {
 
 // round probes all workers or those without an answer, and reports whether some still have none.
 func (p *Prober) round(ctx context.Context, all bool) (open bool) {
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, parallelism)
 	p.mu.Lock()
 	asked := slices.Clone(p.known)
 	if !all {
@@ -262,21 +258,16 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 		s.stale = false // from now on another question is about what comes after this answer
 	}
 	p.mu.Unlock()
-	for _, s := range asked {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			within, cancel := context.WithTimeout(ctx, p.opt.Budget)
-			defer cancel()
-			var found []Finding
-			if err := guard.Call(func() error { found = p.probeWorker(within, &s.Worker); return nil }); err != nil {
-				found = []Finding{{What: "the probe itself", Verdict: Unreachable, Detail: err.Error()}}
-				p.opt.Log.Error("a worker's answer to a probe could not be read: an internal error", zap.String("worker", s.Name), zap.Error(err))
-			}
-			p.storeResult(ctx, s, found)
-		})
-	}
-	wg.Wait()
+	inspect.Each(asked, func(_ int, s *probedWorker) {
+		within, cancel := context.WithTimeout(ctx, p.opt.Budget)
+		defer cancel()
+		var found []Finding
+		if err := guard.Call(func() error { found = p.probeWorker(within, &s.Worker); return nil }); err != nil {
+			found = []Finding{{What: "the probe itself", Verdict: Unreachable, Detail: err.Error()}}
+			p.opt.Log.Error("a worker's answer to a probe could not be read: an internal error", zap.String("worker", s.Name), zap.Error(err))
+		}
+		p.storeResult(ctx, s, found)
+	})
 	return slices.ContainsFunc(p.Results(), func(r Result) bool { return r.open() })
 }
 

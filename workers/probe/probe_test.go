@@ -186,7 +186,7 @@ func TestSettings(t *testing.T) {
 		{sim.Config{MaxModelLen: 5000, Bare: true}, nil, "configuration: events=configuration"},
 		{sim.Config{MaxModelLen: 5000, NoPrefixCache: true}, nil, "configuration: prefix caching=configuration"},
 		{sim.Config{MaxModelLen: 5000, Ranks: 2}, nil, "configuration: ranks=configuration"},
-		{sim.Config{MaxModelLen: 5000, Engine: "sglang"}, nil, "configuration: engine=configuration /version=absent"},
+		{sim.Config{MaxModelLen: 5000, Engine: "sglang"}, nil, "configuration: engine=configuration"},
 		{sim.Config{MaxModelLen: 5000, Model: "/models/other", ServedName: "m"}, nil, "configuration: engine_model=configuration"},
 		{sim.Config{MaxModelLen: 5000}, []string{"alias"}, "configuration: name=configuration"},
 		{sim.Config{MaxModelLen: 5000, Adapters: []sim.Adapter{{Name: "l", Path: "/l"}}}, nil, "configuration: adapters=configuration"},

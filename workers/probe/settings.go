@@ -10,57 +10,48 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/workers/inspect"
 )
 
-// Settings compares what a server reports about itself with the configuration: /v1/models gives its names, max_model_len and, if
-// the engine reports its settings, --model as root; then /version gives the release, and its metrics and event sources what was
-// switched off. How large its blocks are is known by its events. A missing endpoint, or one that wants a key, is a finding that says
-// what was not compared. SGLang's /server_info is never asked, since it reveals keys.
+// Settings compares what a server reports about itself (inspect.AskOpenly) with the configuration. How large its blocks are is known by
+// its events. A missing endpoint, or one that wants a key, is a finding that says what was not compared.
 func Settings(ctx context.Context, client *http.Client, w *Worker, m *engine.Model) (found []Finding) {
-	f := rules.Facts{Addr: w.Addr}
 	wrong := func(key, format string, args ...any) {
 		found = append(found, Finding{What: key, Verdict: Configuration, Detail: fmt.Sprintf(format, args...)})
 	}
-	if w.Facts != nil {
-		compareModels(w.Facts, w, m, wrong)
-		if w.Facts.Version != "" {
-			compareRelease(w.Facts, w, m, wrong)
-		}
-		compareSwitches(w.Facts, w, m, wrong)
-		return found
-	}
-	for _, query := range []struct {
-		path    string
-		asked   bool
-		ask     func(context.Context, *http.Client, *rules.Facts) error
-		compare func(*rules.Facts, *Worker, *engine.Model, func(key, format string, args ...any))
-	}{{Asked, true, rules.Models, compareModels}, {"/version", m.Rules().ReportsSettings, rules.Release, compareRelease}} {
-		if !query.asked {
-			continue
-		}
-		err := query.ask(ctx, client, &f)
-		if err == nil {
-			query.compare(&f, w, m, wrong)
-			continue
-		}
-		if errors.Is(err, rules.ErrNoRelease) {
-			wrong("engine_version", "configured %s: %v", m.Server.EngineVersion, err)
-			continue
-		}
-		one := Finding{What: query.path, Verdict: verdictOf(err), Fault: rules.FaultOf(err), Detail: err.Error()}
+	failed := func(path string, err error) {
+		one := Finding{What: path, Verdict: verdictOf(err), Fault: rules.FaultOf(err), Detail: err.Error()}
 		if one.Verdict == Refused { // of a question about its settings, this is no answer
 			one.Verdict = Absent
 		}
 		found = append(found, one)
-		if one.Verdict == Unreachable && query.path == Asked {
+	}
+	f, err := w.Facts, error(nil)
+	if f == nil {
+		f = new(rules.Facts)
+		*f, err = inspect.AskOpenly(ctx, client, w.Addr)
+	}
+	if err == nil {
+		compareModels(f, w, m, wrong)
+	} else {
+		failed(Asked, err)
+		if found[0].Verdict == Unreachable {
 			return found
 		}
 	}
-	if r := m.Rules(); r.ReportsSettings && engine.ByOwner(f.Owner) == m.Server.Engine {
-		page, _, _ := rules.Get(ctx, client, f.Addr, r.Load.Path, "", maxMetrics) // without it, less is known
-		r.Describe(ctx, client, page, &f)
-		compareSwitches(&f, w, m, wrong)
+	for _, u := range f.Unknown {
+		switch {
+		case u.What != "version" || !m.Rules().ReportsSettings:
+		case errors.Is(u.Err, rules.ErrNoRelease):
+			wrong("engine_version", "configured %s: %v", m.Server.EngineVersion, u.Err)
+		default:
+			failed("/version", u.Err)
+		}
 	}
+	if f.Version != "" {
+		compareRelease(f, m, wrong)
+	}
+	compareSwitches(f, w, m, wrong)
 	return found
 }
 
@@ -120,7 +111,7 @@ func compareModels(f *rules.Facts, w *Worker, m *engine.Model, wrong func(key, f
 	}
 }
 
-func compareRelease(f *rules.Facts, _ *Worker, m *engine.Model, wrong func(key, format string, args ...any)) {
+func compareRelease(f *rules.Facts, m *engine.Model, wrong func(key, format string, args ...any)) {
 	ours, _ := rules.ParseVersion(m.Server.EngineVersion)
 	if theirs, err := rules.ParseVersion(f.Version); err != nil || theirs != ours {
 		wrong("engine_version", "configured %s, the worker reports %.100q (%s)", m.Server.EngineVersion, f.Version,

@@ -41,7 +41,7 @@ func FuzzAsk(f *testing.F) {
 		client := &http.Client{Transport: worker{"/v1/models": models, "/version": version, "/metrics": page,
 			"/prometheus/metrics": page, "/server_info": settings, "/kv_event_sources": settings}}
 		got := rules.Facts{Addr: "10.0.0.1:8000"}
-		_ = ask(t.Context(), client, &got) // Ask would hide a panic
+		_ = ask(t.Context(), client, &got, false) // Ask would hide a panic
 		plain := func(what, s string) {
 			if len(s) > 1<<10 || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 				t.Fatalf("%s: %q", what, s)

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
@@ -35,11 +36,32 @@ const dynamoOwner = "nvidia"
 // ErrNoHTTP is why the workers behind a front end of Dynamo are not asked.
 var ErrNoHTTP = errors.New("Dynamo's workers answer no HTTP")
 
-// Ask asks the worker at addr (host:port). An error means that it returned no list of models, so that only its address is known.
+// Ask asks the worker at addr (host:port). An error means that it returned no list of models: little but its address is known.
 func Ask(ctx context.Context, client *http.Client, addr string) (f rules.Facts, err error) {
 	f.Addr = addr
-	err = guard.Call(func() error { return ask(ctx, client, &f) })
+	err = guard.Call(func() error { return ask(ctx, client, &f, false) })
 	return f, err
+}
+
+// AskOpenly is Ask without what reveals keys: the settings of SGLang and TensorRT-LLM.
+func AskOpenly(ctx context.Context, client *http.Client, addr string) (f rules.Facts, err error) {
+	f.Addr = addr
+	err = guard.Call(func() error { return ask(ctx, client, &f, true) })
+	return f, err
+}
+
+// Each calls do for each of the list, eight at a time.
+func Each[T any](list []T, do func(i int, one T)) {
+	var all sync.WaitGroup
+	room := make(chan struct{}, 8)
+	for i, one := range list {
+		room <- struct{}{}
+		all.Go(func() {
+			defer func() { <-room }()
+			do(i, one)
+		})
+	}
+	all.Wait()
 }
 
 // UnusableError is about a server that has answered, and that no waiting makes a worker that can be used.
@@ -72,8 +94,11 @@ func HasEvents(f *rules.Facts) bool {
 	return f.FindsEvents || len(f.Events) > 0 || engine.RulesOf(f.Engine, f.Version).EventsOverHTTP
 }
 
-func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
+func ask(ctx context.Context, client *http.Client, f *rules.Facts, openly bool) error {
 	if err := rules.Models(ctx, client, f); err != nil {
+		if _, answered := errors.AsType[*rules.StatusError](err); answered && openly { // vLLM's --api-key guards /v1 alone
+			release(ctx, client, f)
+		}
 		return err
 	}
 	f.FrontEnd = f.Owner == dynamoOwner
@@ -87,6 +112,9 @@ func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 		return nil
 	}
 	r := engine.RulesOf(f.Engine, "")
+	if openly && !r.ReportsSettings {
+		return nil
+	}
 	if len(f.Served) > 0 && r.ReportsSettings {
 		f.EngineModel = f.Served[0].Root
 	}
@@ -99,15 +127,19 @@ func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	}
 	r.Describe(ctx, client, page, f)
 	if f.Version == "" {
-		if err := rules.Release(ctx, client, f); err != nil {
-			f.Lacks("version", err)
-		}
+		release(ctx, client, f)
 	}
 	if find := engine.RulesOf(f.Engine, f.Version).FindEvents; find != nil {
 		_, err := find(ctx, client, f.Addr, f.Host(), f.Ranks)
 		f.FindsEvents = err == nil
 	}
 	return nil
+}
+
+func release(ctx context.Context, client *http.Client, f *rules.Facts) {
+	if err := rules.Release(ctx, client, f); err != nil {
+		f.Lacks("version", err)
+	}
 }
 
 // Canary makes the worker compute a token of the same short text, twice, and records whether responses count the cached tokens:
