@@ -166,6 +166,13 @@ func learnedClass(model, class string, form block.Form) uint32 {
 	return h.Sum32() | 1
 }
 
+// learnedFrom returns the number of a slot's worker.
+func learnedFrom(slot *fleet.Slot) uint32 {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, slot.Worker.Name)
+	return h.Sum32() | 1
+}
+
 // tokensOf returns about how many tokens some steps of the request's path are.
 func (r *recalled) tokensOf(steps []learned.Step, from, to int) float64 {
 	known := max(from, min(r.Steps, to))
@@ -219,7 +226,7 @@ func (l *learning) watch(id string, slot *fleet.Slot, session string, q *learned
 		l.borrowed(slot.ID, session)
 		return
 	}
-	q.ID, q.Slot, q.Session = id, slot.ID, session
+	q.ID, q.Slot, q.Worker, q.Session = id, slot.ID, learnedFrom(slot), session
 	q.Shared = l.replicas || slot.Load(now).OtherSenders > 0
 	l.learner.Watch(q)
 }

@@ -301,6 +301,77 @@ func TestUnreadAndEvicted(t *testing.T) {
 	}
 }
 
+// TestUnreadOddWorker: a worker that is started otherwise than the others, such as with another template, lowers nothing of what is known
+// of the others' prompts, while it is so and after it was put right.
+func TestUnreadOddWorker(t *testing.T) {
+	w := newWorld(t, 4)
+	w.withoutFiles(nil)
+	const shared = 12 // blocks; at the odd worker two less
+	questions := 0
+	ask := func() Decision {
+		questions++
+		return w.decide(fmt.Sprintf(`{"model":"m","messages":[{"role":"system","content":%q},{"role":"user","content":%q}]}`, text(100, 7),
+			text(8, uint64(1000+questions))))
+	}
+	serve := func(worker int, odd bool) {
+		d, slot := ask(), w.slots[worker]
+		w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: slot.Worker.Addr})
+		var locals []uint64
+		for i := range shared + 4 {
+			local := uint64(i + 1)
+			switch {
+			case i >= shared:
+				local = uint64(questions*100 + i)
+			case odd && i >= shared-2:
+				local += 50
+			}
+			locals = append(locals, local)
+		}
+		hashes := block.Fixed().Chain(nil, locals)
+		w.Learner().Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals,
+			EngineHashes: hashes})
+		if err := w.index.Store(slot.ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
+			t.Fatal(err)
+		}
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: slot.Worker.Addr, Code: 200, PromptTokens: len(locals)*16 + 3, OutputTokens: 1})
+		w.now = w.now.Add(3 * time.Minute) // what was on its way is forgotten
+		w.Learner().Settle(w.now)
+	}
+	want := func(when string, odd bool) {
+		t.Helper()
+		others := 0
+		for range 12 {
+			d, blocks := ask(), shared
+			if odd && d.Targets[0].Addr == w.slots[0].Worker.Addr {
+				blocks -= 2 // of the others' blocks it has no more
+			} else {
+				others++
+			}
+			if d.Reason != Learned || d.CachedTokens != blocks*16 {
+				t.Errorf("%s: got %s, %d tokens, want learned, %d", when, d.Reason, d.CachedTokens, blocks*16)
+			}
+			w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, PromptTokens: -1, CachedTokens: -1})
+			w.now = w.now.Add(3 * time.Minute)
+			w.Learner().Settle(w.now)
+		}
+		if others == 0 {
+			t.Errorf("%s: no request for the others", when)
+		}
+	}
+	for i := range 12 {
+		serve(1+i%3, false)
+	}
+	want("before", false)
+	for i := range 40 {
+		serve(i%4, i%4 == 0)
+	}
+	want("one of four workers is odd", true)
+	for i := range 60 {
+		serve(i%4, false)
+	}
+	want("it is as the others", false)
+}
+
 // The memory of a decision is used again, and nothing that was recalled for one request is seen by the next.
 func TestRecalledIsOfOneRequest(t *testing.T) {
 	var o overlap

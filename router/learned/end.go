@@ -150,7 +150,7 @@ func (x *watched) tokens() int {
 
 // taught returns what the request teaches.
 func (x *watched) taught(guess bool) Taught {
-	t := Taught{Chain: x.chain, Prompt: x.prefill, Guess: guess, Size: x.Size, Lookahead: x.lookahead}
+	t := Taught{Chain: x.chain, Prompt: x.prefill, Guess: guess, Worker: x.Worker, Size: x.Size, Lookahead: x.lookahead}
 	if x.report.Prompt >= 0 {
 		t.Prompt, t.Tokens = x.report.Prompt/x.Size, x.report.Prompt
 	}

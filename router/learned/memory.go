@@ -61,7 +61,12 @@ type Stats struct {
 type root struct {
 	node
 	kept int8 // +1 for an answer that came back and was made of the blocks that were generated, -4 for one that was not; -8 to 8
-	cut  bool // the last block of a prompt was not in one that goes on with an answer, such as where templates leave out <think>
+	cut  int8 // by so many more answers: the last block of a prompt was not in one that goes on with an answer, as where <think> goes
+
+	rows      map[uint32]int8 // by worker: prompts in a row that had fewer blocks than others had where they begin alike
+	judged    uint8
+	odd       uint32 // the only worker with oddRow of them: what has fewer blocks there says nothing about the others; 0: none
+	low, fine bool   // what is taught now has fewer blocks than others; has all of them
 }
 
 // edge leads to a node: its parent, and the low bits of its first step's number.
@@ -82,21 +87,25 @@ type node struct {
 	common     int32 // blocks that nearly all paths share which part at this node; -1 while no path has parted here
 	weight     int32 // about how many tokens the steps stand for
 	children   int32
-	latest     *node // of the children
-	least      int32 // fewest blocks among the new paths that more counts
-	span       int16 // bytes of the step by which the path parted that told common: so much text of both may be in it
-	agreed     uint8 // paths that have parted here since, that one too
-	ended      bool  // a prompt of token ids ended within a step behind the node
-	guess      bool  // common was told by guesses alone, and no further prompt has had it
-	strays     int8  // +1 for a prompt with less than half of the known blocks, -1 for any other; not below 0
-	more       int8  // +1 for a new path with far more blocks than common, -1 for any other; not below 0
+	latest     *node  // of the children
+	least      int32  // fewest blocks among the new paths that more counts; before these, common before it was lowered
+	by         uint32 // the worker that alone has lowered common; 0: not known, several, or it agrees with the others again
+	span       int16  // bytes of the step by which the path parted that told common: so much text of both may be in it
+	agreed     uint8  // paths that have parted here since, that one too
+	ended      bool   // a prompt of token ids ended within a step behind the node
+	guess      bool   // common was told by guesses alone, and no further prompt has had it
+	strays     int8   // +1 for a prompt with less than half of the known blocks, -1 for any other; not below 0
+	more       int8   // new paths in a row with more blocks than common, see Memory.outdated
 }
 
 // ending is what is known of the request whose path is a node's.
 type ending struct {
-	own    []uint64 // its prompt's chain: the first from blocks of the node's, and these
+	own    []uint64 // the latest prompt's chain: the first from blocks of the node's, and these
 	from   int32
+	held   int32    // leading blocks of it that are believed: earlier ones had them too
 	tokens int32    // of the prompt; 0: not known
+	by     uint32   // the worker that alone had fewer; 0: as node.by
+	more   int8     // equal prompts in a row since then
 	guess  bool     // see Taught.Guess; a second one that agrees is believed
 	said   uint64   // the latest answer, see Path.Said; 0: it is not known
 	answer []uint64 // blocks behind own that were generated with it
@@ -110,9 +119,14 @@ const (
 // A worker with another template, or a request to which another's events were attributed, must not unmake what is known of a beginning that
 // all share; nor must a template that has changed do so for good.
 const (
-	mostStrays = 3 // prompts with less than half of what is known that change nothing of it
-	enoughMore = 8 // new paths with at least twice the common blocks that raise these
-	moreBlocks = 8 // more than they may have by chance
+	mostStrays = 3  // prompts with less than half of what is known that change nothing of it
+	enoughMore = 8  // new paths with at least twice the common blocks that raise these
+	moreBlocks = 8  // more than they may have by chance
+	enoughRow  = 64 // new paths in a row, each with more than the common blocks and than their texts may share, that raise these
+	enoughSame = 32 // equal prompts in a row of one request that are believed whole
+	oddRow     = 3
+	oddStays   = 32 // prompts that agree until an odd worker is none
+	cutStays   = 64
 )
 
 func (n *node) bytes() int {
@@ -183,15 +197,16 @@ type Taught struct {
 	Prompt int      // how many of them are of the prompt
 	Tokens int      // of the prompt; 0: not known
 	Guess  bool     // some blocks may be another request's
+	Worker uint32   // that served it; 0: not known, as of other replicas
 
 	Size, Lookahead int // tokens in a block, and those behind it that its hash covers too; 0: not known, as of other replicas
 }
 
-// holds reports whether the steps before one have all tokens of some blocks. Only a prompt that is token ids alone tells.
-func (l *Lesson) holds(before, blocks int) bool {
+// holds reports whether the steps before the last rest have all tokens of some blocks. Only a prompt that is token ids alone tells.
+func (l *Lesson) holds(rest, blocks int) bool {
 	have, all := 0, 0
 	for i := range l.Path.Steps {
-		if i == before {
+		if i == len(l.Path.Steps)-rest {
 			have = all
 		}
 		all += int(l.Path.Steps[i].IDs)
@@ -245,10 +260,14 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 		m.stats.NoRoom++
 		return false
 	}
+	root.low, root.fine = false, false
+	if t.Guess {
+		t.Worker = 0 // it may be another's
+	}
 	last := &root.node
 	same := 0 // leading blocks of last's chain that the prompt has
 	for at := 0; at < len(p.Steps); {
-		if e := last.ending; e != nil && p.Steps[at].Answer {
+		if e := last.ending; e != nil && p.Steps[at].Answer && !root.isOdd(t.Worker) {
 			root.answered(e, p.at(at), same, t.Chain, last.children == 0)
 		}
 		n, equal := m.follow(last, p.Steps[at:])
@@ -256,14 +275,14 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 			return false // another path has the edge: one in 65,536
 		}
 		if n == nil {
-			m.part(last, same, l, at)
-			if m.outdated(last, same, t.Chain) {
+			m.part(root, last, same, &t, p.Steps[at:], l.holds)
+			if m.outdated(root, last, same, &t, p.Steps[at]) {
 				m.dropBelow(last)
 				return m.teach(l)
 			}
 			n, equal = m.add(last, p.Steps[at:], m.sizes.weigh(l.Class, p.Steps[at:]), same, t.Chain), len(p.Steps)-at
 		} else {
-			m.lower(last, same)
+			m.lower(root, last, same, t.Worker)
 			if equal < len(n.steps) {
 				n = m.split(n, p.Steps[at:at+equal], m.sizes.weigh(l.Class, p.Steps[at:at+equal]))
 			}
@@ -271,16 +290,67 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 		same = n.shared(t.Chain, same)
 		last, at = n, at+equal
 	}
-	m.endAt(last, same, t)
+	m.endAt(root, last, same, t)
+	root.judge(t.Worker)
 	m.use(last)
 	m.forget(last)
-	return m.changes != before
+	return m.changes != before && !root.isOdd(t.Worker)
+}
+
+func (r *root) isOdd(worker uint32) bool { return worker != 0 && worker == r.odd }
+
+// judge notes whether a worker's prompt had fewer blocks than others. A worker of which that is so again and again, and of no other one, is
+// started otherwise than they are.
+func (r *root) judge(worker uint32) {
+	if worker == 0 || !r.low && !r.fine {
+		return
+	}
+	r.judged++
+	if r.judged == 0 { // some are of workers that are gone; there are 255 at most
+		maps.DeleteFunc(r.rows, func(w uint32, _ int8) bool { return w != r.odd })
+	}
+	row := r.rows[worker]
+	switch {
+	case !r.low && row <= 1:
+		delete(r.rows, worker)
+		if r.odd == worker {
+			r.odd = 0
+		}
+		return
+	case !r.low && r.odd == worker:
+		row--
+	case !r.low:
+		row = 0
+	case r.odd == worker:
+		row = oddStays
+	default:
+		row = min(row+1, oddRow)
+	}
+	if r.rows == nil {
+		r.rows = make(map[uint32]int8)
+	}
+	r.rows[worker] = row
+	if !r.low || row < 2 || r.odd == worker {
+		return
+	}
+	for other, has := range r.rows {
+		if other != worker && has >= 2 { // it is no worker's own
+			r.odd = 0
+			return
+		}
+	}
+	if row == oddRow {
+		r.odd, r.rows[worker] = worker, oddStays
+	}
 }
 
 // answered notes what became of a prompt and its answer in one that goes on with an answer of some hash.
 func (r *root) answered(e *ending, said uint64, same int, chain []uint64, first bool) {
 	has := e.shared(chain, same)
-	r.cut = r.cut || first && has == e.length()-1
+	r.cut = max(0, r.cut-1)
+	if first && has == e.length()-1 && int(e.held) == e.length() {
+		r.cut = cutStays
+	}
 	switch {
 	case said == 0 || e.said != said || len(e.answer) == 0:
 	case has == e.length() && common(e.answer, chain[has:]) == len(e.answer):
@@ -316,21 +386,22 @@ func common(a, b []uint64) (n int) {
 	return n
 }
 
-// part records that a path with the first same blocks of the node's chain parts here from the others by its step at, or ends here.
-func (m *Memory) part(n *node, same int, l *Lesson, at int) {
-	before, by, guess := n.common, Step{}, l.Taught.Guess
-	if at < len(l.Path.Steps) {
-		by = l.Path.Steps[at]
+// part records that a path with the first same blocks of the node's chain parts here from the others by the rest of its steps; or, of none,
+// ends here.
+func (m *Memory) part(r *root, n *node, same int, t *Taught, rest []Step, holds func(rest, blocks int) bool) {
+	before, by := n.common, Step{}
+	if len(rest) > 0 {
+		by = rest[0]
 	}
-	m.lower(n, same)
-	if n.common < 0 && (n.children > 0 || n.ending != nil) {
-		n.common, n.guess = int32(same), guess || n.ending != nil && n.ending.guess
+	m.lower(r, n, same, t.Worker)
+	if n.common < 0 && (n.children > 0 || n.ending != nil) && !r.isOdd(t.Worker) {
+		n.common, n.guess = int32(same), t.Guess || n.ending != nil && n.ending.guess
 		m.changes++
 	}
-	n.ended = n.ended || by.IDs > 0 && (at == len(l.Path.Steps)-1 || n.latest != nil && n.latest.ending != nil && len(n.latest.steps) == 1)
+	n.ended = n.ended || by.IDs > 0 && (len(rest) == 1 || n.latest != nil && n.latest.ending != nil && len(n.latest.steps) == 1)
 	if n.common != before {
 		n.agreed, n.span = 0, int16(min(by.Bytes, 1<<10))
-		if by.Media || by.IDs > 0 && l.holds(at, int(n.common)) {
+		if by.Media || by.IDs > 0 && holds(len(rest), int(n.common)) {
 			n.span = 0
 		}
 	}
@@ -345,19 +416,36 @@ func (n *node) unsure(rest []Step) bool {
 	return n.ended && len(rest) > 1 || n.span > 24 && int(n.span) > 4*int(n.agreed)
 }
 
-// lower records that a path goes on behind a node and has the first same blocks of its chain.
-func (m *Memory) lower(n *node, same int) {
-	if n.common < 0 || n.isStray(same, int(n.common)) {
+// lower records that a path of a worker goes on behind a node and has the first same blocks of its chain.
+func (m *Memory) lower(r *root, n *node, same int, worker uint32) {
+	if n.common < 0 {
+		return
+	}
+	known := int(n.common)
+	if n.by != 0 && n.by == worker && n.more > 0 {
+		known = max(known, int(n.least)) // others have had so many since
+	}
+	r.low = r.low || same < known
+	r.fine = r.fine || same >= known && n.by != worker
+	if same < known && r.isOdd(worker) || n.isStray(same, int(n.common)) {
 		return
 	}
 	if n.guess { // now another one has them
 		n.guess = false
 		m.changes++
 	}
-	if same < int(n.common) {
+	switch {
+	case same < int(n.common):
 		m.stats.Lowered++
 		m.changes++
-		n.common = int32(same)
+		if n.by == 0 {
+			n.least, n.by = n.common, worker
+		} else if n.by != worker {
+			n.by = 0
+		}
+		n.common, n.more = int32(same), 0
+	case same == int(n.common) && n.by != worker:
+		n.by = 0
 	}
 }
 
@@ -374,31 +462,62 @@ func (n *node) isStray(same, known int) bool {
 	return false
 }
 
-// outdated counts how far a new path at a node, with the first same blocks of its chain, agrees with it and with the one before. Where new
-// ones have more than was common, that is raised. It reports whether they agree with each other and not with the node's chain.
-func (m *Memory) outdated(n *node, same int, chain []uint64) bool {
-	has := same
-	if n.latest != nil {
-		has = max(same, n.latest.shared(chain, same))
-	}
-	if n.parent == nil || n.common < 0 || has < 2*int(n.common)+moreBlocks {
-		n.more = max(0, n.more-1)
+// outdated counts how far new paths at a node, of whose chain this one has the first same blocks, agree with it and with the one before.
+// Where they have more than was common, that is raised:
+//
+//   - after enoughMore of them if it is far more, or if a worker has lowered it that is odd,
+//   - after enoughRow, none of another worker with fewer between them, if it is more than their texts can share behind the node.
+//
+// It reports whether they agree with each other and not with the node's chain.
+func (m *Memory) outdated(r *root, n *node, same int, t *Taught, by Step) bool {
+	if n.parent == nil || n.common < 0 {
 		return false
 	}
-	if n.more == 0 || has < int(n.least) {
+	has, known := same, int(n.common)
+	if n.latest != nil {
+		has = max(same, n.latest.shared(t.Chain, same))
+	}
+	far := 2*known + moreBlocks
+	switch {
+	case has < far && n.more > 0 && int(n.least) >= far:
+		if !r.isOdd(t.Worker) {
+			n.more--
+		}
+		return false
+	case has <= known:
+		if t.Worker == 0 || t.Worker != n.by {
+			n.more = 0
+		}
+		return false
+	case t.Worker == n.by:
+		n.by = 0
+	}
+	if n.more == 0 && n.by == 0 || has < int(n.least) {
 		n.least = int32(has)
 	}
-	n.more++
-	if n.more < enoughMore {
+	n.more = min(n.more+1, enoughRow)
+	least, alike := int(n.least), (by.alike()+t.Size-1)/max(1, t.Size)
+	if n.more < enoughMore || least < far && !r.isOdd(n.by) && (n.more < enoughRow || least <= known+alike) {
 		return false
 	}
-	n.more = 0
+	n.more, n.by = 0, 0
 	if has > same {
 		return true
 	}
 	n.common = min(n.least, int32(same))
 	m.changes++
 	return false
+}
+
+// alike returns how many tokens two paths can share within the step by which they part: two bytes make one at least, if they are a text.
+func (s Step) alike() int {
+	switch {
+	case s.Media:
+		return 0
+	case s.IDs > 0:
+		return int(s.IDs)
+	}
+	return int(s.Bytes) / 2
 }
 
 // add adds steps as a leaf behind a node of whose chain the prompt has the first same blocks.
@@ -440,11 +559,14 @@ func (m *Memory) split(n *node, steps []Step, weight int32) *node {
 }
 
 // endAt records that a path ended at a node, of whose chain its prompt has the first same blocks.
-func (m *Memory) endAt(n *node, same int, t Taught) {
-	e := ending{tokens: int32(t.Tokens), guess: t.Guess, said: t.Said, answer: slices.Clone(t.Answer)}
+func (m *Memory) endAt(r *root, n *node, same int, t Taught) {
+	e := ending{tokens: int32(t.Tokens), guess: t.Guess, said: t.Said, answer: slices.Clone(t.Answer), held: int32(len(t.Chain))}
 	if old := n.ending; old != nil {
-		agreed, known := old.shared(t.Chain, same), min(old.length(), len(t.Chain)) // with the earlier request
-		if n.isStray(agreed, known) {
+		agreed, known := old.shared(t.Chain, same), min(int(old.held), len(t.Chain)) // with the earlier request
+		other := agreed < min(old.length(), len(t.Chain))
+		r.low = r.low || agreed < known || other && t.Worker != 0 && old.by == t.Worker && old.more > 0
+		r.fine = r.fine || agreed >= known && old.by != t.Worker
+		if other && (r.isOdd(t.Worker) || t.Worker != 0 && old.by == t.Worker && agreed >= known) || n.isStray(agreed, known) {
 			return
 		}
 		if 2*agreed >= known {
@@ -454,18 +576,30 @@ func (m *Memory) endAt(n *node, same int, t Taught) {
 			} else if e.said == 0 && agreed == old.length() {
 				e.said, e.answer = old.said, old.answer
 			}
-			t.Chain, same = t.Chain[:agreed], min(same, agreed)
+			e.held, e.by = min(old.held, int32(agreed)), old.by
+			switch {
+			case agreed < known:
+				e.by = t.Worker
+			case e.by == t.Worker:
+				e.by = 0
+			}
+			if agreed == old.length() && agreed == len(t.Chain) {
+				e.more = min(old.more+1, enoughSame)
+			}
+			if e.more == enoughSame || e.more >= enoughMore && r.isOdd(e.by) {
+				e.held = int32(agreed)
+			}
 		}
 		if agreed < known {
 			m.stats.Lowered++ // the same request became two prompts, such as by a date in the template
 		}
 	}
 	if n.children > 0 {
-		m.part(n, same, &Lesson{Taught: t}, 0)
+		m.part(r, n, same, &t, nil, nil)
 	} else {
 		n.common = min(n.common, int32(same)) // others parted here that are forgotten
 	}
-	if old := n.ending; old == nil || old.tokens != e.tokens || old.guess != e.guess || old.length() != len(t.Chain) ||
+	if old := n.ending; old == nil || old.tokens != e.tokens || old.guess != e.guess || old.held != e.held || old.length() != len(t.Chain) ||
 		same < int(old.from) || common(old.own, t.Chain[old.from:]) < len(old.own) {
 		m.changes++
 	}

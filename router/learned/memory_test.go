@@ -501,3 +501,152 @@ func TestTokenIDsPart(t *testing.T) {
 		check(t, m)
 	}
 }
+
+// oddly are lessons of six workers, of which one makes other blocks of a shared beginning, from a block on.
+type oddly struct {
+	m         *Memory
+	questions int
+	shared    []int
+}
+
+func newOddly() *oddly {
+	return &oddly{NewMemory(4<<20, new(Sizes)), 1000, []int{501, 502, 503, 504, 505, 506}}
+}
+
+func (o *oddly) ask() (r request, tokens []int) {
+	o.questions++
+	r = request{append(slices.Clone(o.shared), o.questions)}
+	return r, r.prompt()
+}
+
+// teach teaches a prompt that a worker made; from: the first block that is other than the others', 0 of none.
+func (o *oddly) teach(r request, worker uint32, from int) (news bool) {
+	tokens := r.prompt()
+	if from > 0 {
+		tokens[from*16+3] = 7
+	}
+	chain := chainOf(tokens)
+	return o.m.Teach(&Lesson{1, *r.path(), Taught{Chain: chain, Prompt: len(chain), Tokens: len(tokens), Worker: worker, Size: 16}})
+}
+
+// known returns how many blocks are recalled of a request, and how many of these others have not.
+func (o *oddly) known(r request) (learned, above int) {
+	var p Prompt
+	o.m.Recall(1, r.path(), &p)
+	return p.Learned, p.Learned - common(p.Blocks[:p.Learned], chainOf(r.prompt()))
+}
+
+// TestOddWorker: what one worker makes otherwise lowers for good nothing of what the others' prompts share, whether it begins, how often it
+// teaches and how few blocks it has less; and what it makes of its own conversations is known all the same.
+func TestOddWorker(t *testing.T) {
+	all := len(request{newOddly().shared}.prompt()[2:]) / 16
+	for _, c := range []struct {
+		name           string
+		before, during int // lessons: of the others, and of the odd worker, between which there are one of each other
+		from           int // block
+		after          int // lessons of the others until all is known
+		repaired       bool
+	}{
+		{"once", 30, 1, all - 2, 80, true},
+		{"once, still odd", 30, 1, all - 2, 80, false},
+		{"a few times", 30, 6, all - 2, 10, true},
+		{"a block less", 30, 6, all - 1, 10, true},
+		{"from near the beginning", 30, 6, 1, 10, true},
+		{"from the middle", 30, 6, all/2 + 1, 10, true},
+		{"for long", 30, 40, all - 2, 0, false},
+		{"for long, a block less", 30, 40, all - 1, 0, false},
+		{"first of all", 0, 2, all - 2, 90, true},
+	} {
+		o := newOddly()
+		good := func() {
+			r, _ := o.ask()
+			o.teach(r, uint32(11+o.questions%5), 0)
+		}
+		for range c.before {
+			good()
+		}
+		for range c.during {
+			r, _ := o.ask()
+			o.teach(r, 10, c.from)
+			if n, _ := o.known(r); n != len(chainOf(r.prompt())) {
+				t.Errorf("%s: got %d blocks of the odd worker's own request, want all", c.name, n)
+			}
+			if c.before > 0 {
+				for range 5 {
+					good()
+				}
+			}
+		}
+		for range c.after {
+			good()
+			if c.repaired {
+				r, _ := o.ask()
+				o.teach(r, 10, 0)
+			}
+		}
+		r, _ := o.ask()
+		if n, above := o.known(r); n != all || above != 0 {
+			t.Errorf("%s: got %d blocks that all share, %d above, want %d, 0", c.name, n, above, all)
+		}
+		check(t, o.m)
+	}
+}
+
+// TestOddWorkerRepeats: the same of one request that all workers get again and again.
+func TestOddWorkerRepeats(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		during int
+		after  int
+	}{{"once", 1, 40}, {"often", 20, 0}} {
+		o := newOddly()
+		r, _ := o.ask()
+		all := len(chainOf(r.prompt()))
+		for i := range 10 {
+			o.teach(r, uint32(11+i%5), 0)
+		}
+		for range c.during {
+			o.teach(r, 10, all-2)
+			for i := range 5 {
+				o.teach(r, uint32(11+i), 0)
+			}
+		}
+		for i := range c.after {
+			o.teach(r, uint32(11+i%5), 0)
+		}
+		if n, above := o.known(r); n != all || above != 0 {
+			t.Errorf("%s: got %d blocks, %d above, want %d, 0", c.name, n, above, all)
+		}
+	}
+}
+
+// TestSeveralDisagree: what prompts of several workers lower is lowered, and so is what one worker's texts do now and then: no later prompt
+// is promised more than it has.
+func TestSeveralDisagree(t *testing.T) {
+	o := newOddly()
+	rng := rand.New(rand.NewPCG(5, 6))
+	all, above, asked := len(request{o.shared}.prompt()[2:])/16, 0, 0
+	for i := range 4000 {
+		r, _ := o.ask()
+		from := 0
+		if i > 40 && rng.IntN(8) == 0 { // a kind of request of which all workers make something else
+			from = all - 2
+		}
+		if i > 200 && from > 0 {
+			asked++
+			if n, _ := o.known(r); n > from {
+				above++
+			}
+		}
+		o.teach(r, uint32(11+rng.IntN(5)), from)
+	}
+	if above > 0 || asked < 300 {
+		t.Errorf("of %d prompts with fewer blocks %d are promised more, want 0", asked, above)
+	}
+	for i := range 3 {
+		r, _ := o.ask()
+		if !o.teach(r, uint32(11+i), 0) {
+			t.Errorf("a lesson of worker %d is none, after several have disagreed", 11+i)
+		}
+	}
+}

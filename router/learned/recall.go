@@ -80,8 +80,8 @@ func (n *node) certain(p *Path, at int, root *root, out *Prompt) {
 		out.Blocks, out.Learned = n.chain(out.Blocks, blocks), blocks
 		return
 	}
-	blocks, out.Estimate = e.length(), out.Estimate || e.guess
-	if len(rest) > 0 && (root.cut || !rest[0].Answer) { // what asks for an answer, at the prompt's end, is not in one that goes on without
+	blocks, out.Estimate = int(e.held), out.Estimate || e.guess
+	if len(rest) > 0 && (root.cut > 0 || !rest[0].Answer) { // what asks for an answer, at the prompt's end, is not in one that goes on without
 		blocks = max(blocks-1, 0)
 	}
 	out.Blocks, out.Learned = append(n.chain(out.Blocks, min(blocks, int(e.from))), e.own[:max(0, blocks-int(e.from))]...), blocks
@@ -105,7 +105,7 @@ func (n *node) estimate(weight int32, out *Prompt) {
 	if n.common >= 0 {
 		reach = int(n.common)
 	} else if n.ending != nil {
-		reach = n.ending.length() - 1 // see certain
+		reach = int(n.ending.held) - 1 // see certain
 	}
 	known := len(out.Blocks)
 	if likely := known + int(float64(max(0, reach-known))*float64(weight)/float64(max(n.weight, weight, 1))); likely > known {

@@ -58,7 +58,7 @@ func (m *Memory) Snapshot(most int) []byte {
 			if e.guess {
 				flags |= endingGuess
 			}
-			b = appendChain(append(b, flags|hasEnding), e.from, e.own)
+			b = appendChain(append(b, flags|hasEnding), min(e.from, e.held), e.own[:max(0, e.held-e.from)])
 			b = binary.AppendUvarint(b, uint64(e.tokens))
 		}
 		if len(b) > most {
@@ -205,6 +205,7 @@ func (r *snapshotReader) node(n *node) {
 	}
 	e := &ending{guess: flags&endingGuess != 0}
 	e.from, e.own = r.chain(n.length())
+	e.held = int32(e.length())
 	e.tokens = int32(r.Number(MaxTokens))
 	n.ending = e
 }

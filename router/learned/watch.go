@@ -67,6 +67,7 @@ type Options struct {
 type Request struct {
 	ID      string
 	Slot    indexer.SlotID
+	Worker  uint32 // see Taught.Worker
 	Class   uint32
 	Size    int    // tokens in a block
 	Session string // that the engine's events name; "": they name none
@@ -234,7 +235,7 @@ func (l *Learner) Borrowed(slot indexer.SlotID, session string) {
 }
 
 // Move says that another slot of the same class serves a request.
-func (l *Learner) Move(id string, slot indexer.SlotID) {
+func (l *Learner) Move(id string, slot indexer.SlotID, worker uint32) {
 	if l == nil {
 		return
 	}
@@ -243,7 +244,7 @@ func (l *Learner) Move(id string, slot indexer.SlotID) {
 	if x := l.byID[id]; x != nil && x.Slot != slot {
 		l.remove(x)
 		moved := &watched{Request: x.Request, began: x.began, report: x.report, named: true, sums: x.sums}
-		moved.Slot = slot
+		moved.Slot, moved.Worker = slot, worker
 		moved.Seen.Store(0)
 		l.insert(moved)
 	}

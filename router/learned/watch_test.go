@@ -322,7 +322,7 @@ func TestWhose(t *testing.T) {
 		"moved, with what the first slot had stored": {func(e *told) {
 			e.watch("a", "s", a)
 			e.stores("s", a.prompt(), 0, 2)
-			e.l.Move("a", e.slot+1)
+			e.l.Move("a", e.slot+1, 2)
 			e.stores("s", a.prompt(), 2, all)
 			e.end("a", len(a.prompt()), 1)
 		}, false, false, map[Outcome]int{NoEvents: 1}},
