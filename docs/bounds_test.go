@@ -32,8 +32,8 @@ type bound struct {
 
 // apart stands between the two lists of the page.
 const apart = `
-Of what workers, agents and replicas send, the rest waits, is dropped or is not read; then it is requested again, or the worker's blocks count as
-doubtful (` + "`events_total`, `peer_entries_total`, `peer_handovers_total`, `agent_dropped_total`" + `).
+Of what workers, agents and replicas send, what is beyond waits, or is dropped and requested again, or its worker counts as doubtful
+(` + "`events_total`, `peer_entries_total`, `peer_handovers_total`, `agent_dropped_total`" + `).
 
 `
 

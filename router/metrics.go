@@ -95,9 +95,8 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		shed: of.Counters("requests_shed_total",
 			"Requests answered 429 at max_in_flight.", "model", "why"),
 		learnedRequests: of.Counters("learned_requests_total",
-			"Ended requests from whose events Sightline learns: learned; guessed (predicted until another agrees); no_events (nothing new "+
-				"was stored, or events do not come); unattributed; doubtful (not the length that the engine reported); no_room.",
-			"outcome"),
+			"Ended requests by what their events taught: learned; guessed (predicted until another agrees); no_events (nothing new); "+
+				"unattributed; doubtful (not the length that the engine reported); no_room.", "outcome"),
 		unmatchedReports: of.Counter("outcomes_unmatched_total",
 			"Access log entries without an open decision."),
 	}
