@@ -246,7 +246,7 @@ func explain(d *Decision, best *choose.Candidate, l *lookup, chosen *fleet.Slot,
 			d.Why = "a lower bound: the engine also finds parts of blocks"
 		}
 	}
-	d.UpperBound = index.UpperBound(chosen.ID) || rd.model.UpperBound()
+	d.UpperBound = index.UpperBound(chosen.ID) || rd.model.UpperBound() || rd.facts.Reuse == prompt.Perhaps
 	if d.UpperBound && d.CachedTokens > 0 {
 		d.Why = "an upper bound: the events do not say all that a hit needs"
 	}

@@ -127,10 +127,23 @@ var reuseFacts = []struct {
 	engine, version  string // "": vLLM 0.32.0
 	skips            bool   // the engine does not read its cache for b
 	unread           bool   // no rule reads b, and nothing is learned of it
+	perhaps          bool   // it is not known whether the engine reads its cache for b: what is predicted is an upper bound
+	pathB            string // the endpoint of b; "": path
 }{
 	{name: "prompt_logprobs", b: `"prompt_logprobs":1`, skips: true},
 	{name: "echo of a chat", b: `"echo":true`, skips: true},
 	{name: "echo of a completion", path: "/v1/completions", b: `"echo":true,"logprobs":1`, skips: true},
+	{name: "use_beam_search", b: `"use_beam_search":true`, skips: true, perhaps: true},
+	{name: "prompt_logprobs on TensorRT-LLM", engine: "trtllm", version: "1.3.0rc27", b: `"prompt_logprobs":1`, skips: true, perhaps: true},
+	{name: "an endpoint that is converted", pathB: "/v1/messages", b: `"max_tokens":16`},
+	{name: "another endpoint", pathB: "/v1/responses"},
+	{name: "a text and the same as a part", b: `"messages":[{"role":"user","content":[{"type":"text","text":"` + text(100, 3) + `"}]}]`},
+	{name: "a message that is named", b: `"messages":[{"role":"user","name":"n","content":"` + text(100, 3) + `"}]`},
+	{name: "an image's detail", a: `"image":1`, b: `"messages":[{"role":"user","content":` +
+		strings.Replace(testImage(5, 640, 480), `"url":`, `"detail":"low","url":`, 1) + `}]`},
+	{name: "reasoning_effort on vLLM", b: `"reasoning_effort":"low"`},
+	{name: "documents", b: `"documents":[{"title":"t","text":"x"}]`},
+	{name: "truncate_prompt_tokens of all", b: `"truncate_prompt_tokens":-1`},
 	{name: "cache_salt", a: `"cache_salt":"a"`, b: `"cache_salt":"b"`},
 	{name: "adapter", b: `"model":"lora"`},
 	{name: "truncate_prompt_tokens", a: `"truncate_prompt_tokens":200`, b: `"truncate_prompt_tokens":230`},
@@ -194,13 +207,25 @@ func TestBothPathsAskEveryFact(t *testing.T) {
 			path := cmp.Or(f.path, "/v1/chat/completions")
 			learned := 0
 			for i, fields := range []string{f.a, f.a, f.b, f.b, f.b, f.a, f.b} {
-				skips := f.skips && (i >= 2 && i != 5)
+				second := i >= 2 && i != 5
+				skips, path := f.skips && second, path
+				if second {
+					path = cmp.Or(f.pathB, path)
+				}
 				d, found := p.serve(path, p.request(path, text(100, 3), fields), skips, true)
 				with, without := d[0], d[1]
 				if found < 0 {
 					if !f.unread || with.CachedTokens > 0 || without.CachedTokens > 0 {
 						t.Errorf("request %d: got %d tokens (%s) with files and %d without, want 0", i, with.CachedTokens, with.Why,
 							without.CachedTokens)
+					}
+					continue
+				}
+				if f.perhaps && second {
+					for k, one := range d {
+						if one.CachedTokens > 0 && !one.UpperBound {
+							t.Errorf("request %d, router %d: got %d tokens as no upper bound, want one", i, k, one.CachedTokens)
+						}
 					}
 					continue
 				}

@@ -109,7 +109,7 @@ type Decision struct {
 	// Partial: the index does not know everything that Targets[0] holds, or its engine also finds parts of blocks, so CachedTokens is a
 	// lower bound.
 	Partial bool
-	// UpperBound: a hit at Targets[0] needs more than its events say, so CachedTokens is an upper bound.
+	// UpperBound: a hit at Targets[0] needs more than its events say, or the engine may read no cache, so CachedTokens is an upper bound.
 	UpperBound bool
 	// Encoder, if not empty, lists the encode workers as ip:port,ip:port: one for each image of the request, in order, or a
 	// single one for all. Source, if not empty, is the ip:port of a worker whose KV blocks of the prompt the prefilling worker
