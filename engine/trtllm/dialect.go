@@ -18,7 +18,7 @@ func Dialect() prompt.Dialect {
 	return prompt.Dialect{
 		PromptFlags: true, Documents: true, MediaIOKwargs: true, IDsField: "prompt_token_ids",
 		Unread: []string{"prompt_token_ids_b64", "truncate_prompt_tokens", "chat_template", "thinking", "mm_processor_kwargs",
-			"lora_request", "suffix"},
+			"lora_request", "suffix", "context_management"},
 		Harmony: true, TokenizersTemplate: true,
 		Reading: vision.Reading{Processor: true, OutOfVocab: true},
 		Format:  (*template.Template).TensorRTFormat,

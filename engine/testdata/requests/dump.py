@@ -4,8 +4,8 @@ Usage: dump.py ENGINE RELEASE ROOT > FILE      ROOT holds the unpacked wheel, or
 
 Of each endpoint: the model's fields with those of the classes that it inherits, their aliases, and the keys that validators read
 from the body before there is a model. fields_test.go has the table that they are compared with. vllm.json and sglang.json are from
-the wheels of PyPI. trtllm.json (its wheels are too large) is from the text of serve/openai_protocol.py in TensorRT-LLM's repository,
-read at commit 0076e939 (1.4, main), and dynamo.json from the struct NvExt in lib/llm/src/protocols/common/extensions.rs in
+the wheels of PyPI. trtllm.json (its wheels are too large) is from the text of serve/openai_protocol.py and anthropic_protocol.py in
+TensorRT-LLM's repository, read at commits 0076e939 and 7b6d11c0 (1.4, main), and dynamo.json from the struct NvExt in lib/llm/src/protocols/common/extensions.rs in
 Dynamo's, at commit 004e2c53, both written down by hand; nested are the keys below trtllm's messages and tools. Of vLLM and SGLang the
 contracts have them.
 """
