@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"math"
 
 	"github.com/sightline-router/sightline/router/report"
 )
@@ -12,7 +13,7 @@ import (
 // has the cleaning edits whatever happens after.
 func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	r.opt.Ledger.Expire()
-	p := r.newPlan(req, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
+	p := r.newPlan(req, &r.live, math.Float64frombits(r.unsteered.Load()), r.scratch.Get().(*scratch))
 	r.decide(ctx, p)
 	took := r.countAndTime(p)
 	r.recent.add(p.recentEntry(took))

@@ -28,12 +28,16 @@ type forecasting struct {
 	models map[string]*forecast.Model
 	held   map[*fleet.Slot]float64 // blocks: how large its cache is, as far as events have shown
 	sized  time.Time
+
+	removals map[*fleet.Worker]forecast.Removal
+	judged   time.Time
 }
 
 const (
 	forecastBytes  = 8 << 20
 	settleEvery    = 250 * time.Millisecond
 	sizeEvery      = time.Second
+	judgeEvery     = 5 * time.Second
 	forecastWindow = time.Hour
 	forecastDay    = 24 * time.Hour
 	sizeFades      = 1.0 / 3600 // of a cache's size, a second, while less is held
@@ -113,6 +117,7 @@ func (f *forecasting) settle() {
 		for _, m := range models {
 			m.Settle()
 		}
+		f.judge(models, f.opt.Now())
 		return nil
 	})
 	if err != nil {
@@ -141,8 +146,10 @@ func (f *forecasting) size(models map[string]*forecast.Model, now time.Time) {
 			if slot.Worker.Role == fleet.Decode {
 				continue
 			}
-			f.held[slot] = max(float64(f.opt.Index.HeldBlocks(slot.ID)), old[slot]*fades)
-			one := forecast.Cache{Slot: uint32(slot.ID), Blocks: int(math.Round(f.held[slot])), Rate: slot.Load(now).Rate, Used: -1}
+			held := f.opt.Index.HeldBlocks(slot.ID)
+			f.held[slot] = max(float64(held), old[slot]*fades)
+			one := forecast.Cache{Slot: uint32(slot.ID), Worker: workerID(slot), Blocks: int(math.Round(f.held[slot])),
+				Held: held, Leaves: !slot.Worker.InService(), Rate: slot.Load(now).Rate, Used: -1}
 			if _, usage, _, ok := slot.CurrentReport(now); ok {
 				one.Used = usage
 			}
@@ -173,11 +180,46 @@ func (r *Router) Forecasts() (list []ModelForecast) {
 	return list
 }
 
-// showForecasts shows the last hour's forecasts as a gauge.
+// Removals returns what would be lost with each worker, as far as its cache is known; some seconds old at most.
+func (r *Router) Removals() map[*fleet.Worker]forecast.Removal {
+	f := &r.forecasting
+	f.settle()
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return maps.Clone(f.removals)
+}
+
+// judge says what would be lost with each worker.
+func (f *forecasting) judge(models map[string]*forecast.Model, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.removals != nil && now.Sub(f.judged) < judgeEvery {
+		return
+	}
+	f.judged, f.removals = now, make(map[*fleet.Worker]forecast.Removal)
+	for name, m := range models {
+		of := m.Removals(now)
+		for _, slot := range f.opt.Fleet.Slots(name) {
+			if one, known := of[workerID(slot)]; known {
+				f.removals[slot.Worker] = one
+			}
+		}
+	}
+}
+
+// workerID is equal for the ranks of one worker.
+func workerID(slot *fleet.Slot) uint32 { return uint32(slot.Worker.Slots[0].ID) }
+
+// showForecasts shows the last hour's forecasts and what workers' removal would cost as gauges.
 func showForecasts(of meter.Metrics, r *Router) {
 	rate := meter.Desc("forecast_hit_rate", "Share of prompt tokens that would come from caches after a change of the fleet, 0 to 1, by the "+
 		"traffic of the last hour; today: as it is.", "model", "change")
+	removal := meter.Desc("worker_removal_cost_tokens",
+		"Prompt tokens that others would compute again, or not get to, if the worker left now.", "worker")
 	of.ReadAll(func(ch chan<- prometheus.Metric) {
+		for w, one := range r.Removals() {
+			meter.Gauge(ch, removal, one.Cost(), w.Name)
+		}
 		for _, f := range r.Forecasts() {
 			if len(f.Hour.Marks) == 0 {
 				continue
@@ -187,5 +229,5 @@ func showForecasts(of meter.Metrics, r *Router) {
 				meter.Gauge(ch, rate, m.HitRate, f.Model, m.Name)
 			}
 		}
-	}, rate)
+	}, rate, removal)
 }

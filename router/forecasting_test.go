@@ -55,6 +55,16 @@ func TestForecasting(t *testing.T) {
 		if got := w.counted(t, "sightline_forecast_hit_rate"); !strings.Contains(got, "today") || !strings.Contains(got, "worker_fewer") {
 			t.Errorf("unsteered %v: gauges %q, want one of each mark", unsteered, got)
 		}
+		w.stores(0, say(2)) // which slot 1 does not have
+		w.now = w.now.Add(judgeEvery)
+		removals := w.Removals()
+		zero, one := removals[w.slots[0].Worker], removals[w.slots[1].Worker]
+		if len(removals) != 2 || zero.Alone+one.Alone == 0 {
+			t.Errorf("unsteered %v: removals %+v, want of both workers, and some tokens held by one alone", unsteered, removals)
+		}
+		if got := w.counted(t, "sightline_worker_removal_cost_tokens"); !strings.Contains(got, "w0") || !strings.Contains(got, "w1") {
+			t.Errorf("unsteered %v: gauge %q, want one for each worker", unsteered, got)
+		}
 		unread := w.decide(`{"model":"m"}`)
 		if unread.Reason != Load {
 			t.Fatalf("an unread body is decided by %s: %s", unread.Reason, unread.Why)

@@ -22,7 +22,6 @@ type metrics struct {
 	decisionSeconds prometheus.Histogram
 	prompt          *prometheus.CounterVec // tokens by model
 	cached          *prometheus.CounterVec // tokens predicted to be cached, by model and reason
-	offloaded       *prometheus.CounterVec // the part of cached in lower tiers, by model
 	held            *prometheus.CounterVec // tokens held by the worker that held most, by model
 	regret          *prometheus.CounterVec // the part of held that the chosen worker lacked, by model and why it was chosen
 	uncached        *prometheus.CounterVec // prompt tokens of answered requests that were not cached, by model and cause
@@ -59,8 +58,6 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		prompt: of.Counters("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
 		cached: of.Counters("predicted_cached_tokens_total",
 			"Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
-		offloaded: of.Counters("predicted_offloaded_tokens_total",
-			"Predicted cached tokens to fetch from a lower tier.", "model"),
 		held: of.Counters("held_tokens_total", "Prompt tokens that the worker with most of them held.", "model"),
 		regret: of.Counters("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not.",
 			"model", "why"),
@@ -138,7 +135,6 @@ func (m *metrics) countDecision(d *Decision, took time.Duration) {
 	}
 	m.prompt.WithLabelValues(d.Model).Add(float64(d.PromptTokens))
 	m.cached.WithLabelValues(d.Model, string(d.Reason)).Add(float64(d.CachedTokens))
-	m.offloaded.WithLabelValues(d.Model).Add(float64(d.OffloadedTokens))
 	m.held.WithLabelValues(d.Model).Add(float64(d.HeldTokens))
 	m.totals.decisions.Add(1)
 	m.totals.prompt.Add(uint64(d.PromptTokens))

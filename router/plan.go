@@ -294,10 +294,10 @@ func (p *plan) choosing() *choose.Input {
 	return in
 }
 
-// appendHealthy appends the slots of healthy workers.
+// appendHealthy appends the slots of healthy workers that are in service.
 func appendHealthy(list, slots []*fleet.Slot) []*fleet.Slot {
 	for _, slot := range slots {
-		if slot.Worker.IsHealthy() {
+		if slot.Worker.IsHealthy() && slot.Worker.InService() {
 			list = append(list, slot)
 		}
 	}

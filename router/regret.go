@@ -10,6 +10,7 @@ import "github.com/sightline-router/sightline/router/choose"
 // regret is the second part, because of what follows. The set is closed, for use as metric labels.
 const (
 	isOut      = "out"      // the worker that holds it cannot be chosen now: it is failing
+	isDraining = "draining" // it is taken out of service
 	isFull     = "full"     // it has as many requests as it may
 	isNew      = "new"      // it joined recently, and has had its share
 	forTrial   = "trial"    // the chosen one's worker gets a trial

@@ -182,8 +182,6 @@ func New(opt Options) *Router {
 // SetUnsteered changes Options.UnsteeredShare, for decisions that begin from now on.
 func (r *Router) SetUnsteered(share float64) { r.unsteered.Store(math.Float64bits(share)) }
 
-func (r *Router) unsteeredShare() float64 { return math.Float64frombits(r.unsteered.Load()) }
-
 // Run performs the periodic work until ctx ends: it expires bookings that never ended, frees places that no worker uses, and judges
 // which workers are slow.
 func (r *Router) Run(ctx context.Context) {

@@ -45,7 +45,7 @@ type shortlist struct {
 var screens = [...]func(context.Context, *shortlist) *Refusal{
 	awaitWorker,   // pending.go: waits for a worker where none is known
 	followAnswer,  // an answer is where it was given
-	keepHealthy,   // workers that are failing are left out
+	keepHealthy,   // workers that are draining or failing are left out
 	keepPlaces,    // workers at max_in_flight are left out; waits shortly for a place
 	easeNewcomers, // workers that have just joined get a share
 	addTrial,      // a failing worker gets a request now and then
@@ -105,14 +105,19 @@ func (l *shortlist) allowed() []*fleet.Slot {
 	return out
 }
 
-// keepHealthy lists the allowed slots of healthy workers, or all if none is healthy.
+// keepHealthy lists the allowed slots of healthy workers, or all if none is healthy. Of draining workers it lists none, unless no other can
+// serve the request: an answer that is stored there, or a model's last worker.
 func keepHealthy(_ context.Context, l *shortlist) *Refusal {
 	l.known = l.allowed()
-	l.slots, l.trial = fleet.Healthy(l.known), nil
-	if !anyServes(l.slots) {
-		l.slots = l.known
+	may := fleet.WithoutDraining(l.known)
+	if !anyServes(may) {
+		may = l.known
 	}
-	l.failing = len(l.slots) < len(l.known)
+	l.slots, l.trial = fleet.Healthy(may), nil
+	if !anyServes(l.slots) {
+		l.slots = may
+	}
+	l.failing = len(l.slots) < len(may)
 	return nil
 }
 
@@ -157,7 +162,7 @@ func addTrial(_ context.Context, l *shortlist) *Refusal {
 	}
 	hasRoom := l.hasRoom(l.now)
 	for _, s := range l.known {
-		if s.Worker == l.trial || l.trial == nil && hasRoom(s) && s.Worker.TrialDue(l.now) {
+		if s.Worker == l.trial || l.trial == nil && hasRoom(s) && s.Worker.InService() && s.Worker.TrialDue(l.now) {
 			l.trial, l.slots = s.Worker, append(l.slots, s)
 		}
 	}
@@ -260,6 +265,8 @@ func (p places) withRoom(slots []*fleet.Slot, now time.Time) (out []*fleet.Slot)
 // whyExcluded returns why a slot cannot be chosen.
 func (p places) whyExcluded(slot *fleet.Slot, now time.Time) string {
 	switch {
+	case slot.Worker.IsDraining():
+		return isDraining
 	case !slot.Worker.IsHealthy():
 		return isOut
 	case !p.hasRoom(now)(slot):

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"math"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/router/learned"
@@ -21,7 +22,7 @@ func (r *Router) PlaceUnread(id, model string, path *learned.Path) Decision {
 
 func (r *Router) place(id, model string, rd engineReading, path *learned.Path) Decision {
 	r.opt.Ledger.Expire()
-	p := r.newPlan(&Request{ID: id}, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
+	p := r.newPlan(&Request{ID: id}, &r.live, math.Float64frombits(r.unsteered.Load()), r.scratch.Get().(*scratch))
 	p.mem.reading.req.Model = model
 	if path != nil {
 		p.mem.overlap.path.Set(path)

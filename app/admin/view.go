@@ -102,6 +102,14 @@ func (r *row) State() string {
 	return "live"
 }
 
+// RemovalCost is what the others would compute again if it left; "": not known.
+func (r *row) RemovalCost() string {
+	if r.Removal == nil {
+		return ""
+	}
+	return formatShort(r.Removal.Cost()) + " tokens"
+}
+
 // Find is what it is looked for by.
 func (r *row) Find() string {
 	return fmt.Sprintf("%s rank %d %s %s %s %s", r.Name, r.Rank, r.Model, r.Role, r.Addr, r.State())

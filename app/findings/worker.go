@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/forecast"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
@@ -41,9 +42,13 @@ type Worker struct {
 	UnknownKey  string      `json:"unknown_key,omitempty"`               // the first unknown key in its events, quoted
 	UnknownKeys uint64      `json:"unknown_keys,omitempty"`              // events with one
 	SameEvents  string      `json:"same_events_as,omitempty"`            // another worker under whose name the same events arrive
-	Role        string      `json:"role,omitempty"`                      // prefill, decode, encode; none: all
-	BlockSize   int         `json:"block_size,omitempty"`                // tokens in a block, by its events
-	OtherSize   int         `json:"other_block_size,omitempty"`          // the same, if block_size is configured otherwise
+	// Service is cordoned or draining; nil: it is in service. Removal is what would be lost with the worker; nil: not known.
+	Service *fleet.Service    `json:"service,omitempty"`
+	Removal *forecast.Removal `json:"removal,omitempty"`
+
+	Role      string `json:"role,omitempty"`             // prefill, decode, encode; none: all
+	BlockSize int    `json:"block_size,omitempty"`       // tokens in a block, by its events
+	OtherSize int    `json:"other_block_size,omitempty"` // the same, if block_size is configured otherwise
 	// RulesAside are the rules for reading prompts that have stepped aside for it, since events contradict them.
 	RulesAside []audit.Aside `json:"rules_aside,omitempty"`
 }

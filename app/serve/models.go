@@ -17,6 +17,7 @@ import (
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/forecast"
 	"github.com/sightline-router/sightline/workers/fleet"
 	"github.com/sightline-router/sightline/workers/probe"
 )
@@ -236,8 +237,15 @@ func (w *modelWatch) report(model string) func(*engine.Model, error) {
 // workers returns the workers for the admin page.
 func (r *running) workers() []findings.Worker {
 	rows, models := r.sources.rows(r.index), r.now.Load().models
+	removals := make(map[string]forecast.Removal)
+	for w, one := range r.router.Removals() {
+		removals[w.Name] = one
+	}
 	for i := range rows {
 		w := &rows[i]
+		if one, known := removals[w.Name]; known {
+			w.Removal = &one
+		}
 		w.RulesAside = r.audit.AsideFor(w.Model, w.Class, w.Name)
 		for _, m := range models {
 			if m.Name == w.Model && w.UpperBound == "" && m.Class(w.Class).Prompts.Model().UpperBound() {

@@ -34,6 +34,7 @@ type Setup struct {
 	NoReports bool          // this repository's router gets nothing from Envoy; other routers are proxies and see ends themselves
 	JoinAt    time.Duration
 	Joining   int           // the last ones of Workers join at JoinAt
+	Leave     []departure   // workers that leave, in the order of their times
 	Stop      time.Duration // then the run ends; 0: when all is served
 	Seed      uint64
 	Lower     []float64 // seconds per token from the lower tier, by worker; missing: Engine.Fetch
@@ -194,6 +195,7 @@ type sim struct {
 	rand    *rand.Rand
 	turn    int
 	seen    []bool // blocks ever computed by any worker: an infinite cache
+	lost    *lost  // what workers that left have taken along
 }
 
 // Served is the outcome of one request.
@@ -216,6 +218,7 @@ type Result struct {
 	Work   []float64     // seconds by worker
 	Tokens []int         // prefilled, by worker
 	Loads  int           // of adapters
+	Again  int           // tokens computed again that workers that left had alone
 	setup  Setup
 	trace  *Trace
 }
@@ -251,6 +254,9 @@ func Run(setup Setup, trace *Trace, picker func(*View) Picker) *Result {
 	if setup.Joining > 0 {
 		s.after(setup.JoinAt, s.join)
 	}
+	for _, d := range setup.Leave {
+		s.after(d.at, func() { s.leave(d) })
+	}
 	for _, r := range trace.Requests {
 		if r.Prev != nil {
 			s.next[r.Prev] = append(s.next[r.Prev], r)
@@ -268,6 +274,9 @@ func Run(setup Setup, trace *Trace, picker func(*View) Picker) *Result {
 		e.do()
 	}
 	s.result.Took = s.now
+	if s.lost != nil {
+		s.result.Again = s.lost.again * s.setup.Engine.BlockSize
+	}
 	for _, w := range s.workers {
 		s.result.Work = append(s.result.Work, w.done)
 		s.result.Tokens = append(s.result.Tokens, w.prefill)
@@ -335,7 +344,7 @@ func (s *sim) arrive(req *Request) {
 	l.Tokens += r.input
 	l.Context += r.input
 	served := Served{Req: req, Worker: r.worker, First: r.first, At: s.now, Possible: possible * s.setup.Engine.BlockSize,
-		Lost: s.lost(r, prefills, v.Alive)}
+		Lost: s.givenUp(r, prefills, v.Alive)}
 	end := func(failed bool) {
 		s.after(s.setup.Delays.Report, func() {
 			v.Now = s.now
@@ -403,8 +412,8 @@ func (s *sim) queueAt(w *worker, r *run) {
 	s.work(w)
 }
 
-// lost returns how many more tokens of a prompt the best worker holds than the chosen one.
-func (s *sim) lost(r *run, prefills int, alive []int) int {
+// givenUp returns how many more tokens of a prompt the best worker holds than the chosen one.
+func (s *sim) givenUp(r *run, prefills int, alive []int) int {
 	held := 0
 	for _, w := range alive {
 		held = max(held, s.workers[w].hits(r))

@@ -82,6 +82,8 @@ type worker struct {
 	fetched  time.Duration // until when
 	busy     bool
 	out      []change // reported at the step's end
+	lost     *lost    // nil: no worker has left
+	left     bool     // it has
 
 	done    float64 // seconds of work done
 	prefill int     // tokens computed
@@ -255,6 +257,7 @@ func (w *worker) store(r *run, to int) {
 		w.cache.name(r.held[i], r.blocks[i])
 	}
 	r.stored = full
+	w.lost.computed(w, r.blocks[from:full])
 	if from < full {
 		w.out = append(w.out, change{stored: true, run: r, from: from, to: full})
 		w.offload(r, from, full)

@@ -9,6 +9,7 @@ package choose
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,7 @@ type Choice struct {
 // policies make the candidates, in this order. Each sees what the ones before it have made.
 var policies = [...]func(*Input, *Choice){
 	addLoad,         // requests, queues and rates; the trial; the zone
+	skipCordoned,    // but for what they alone hold
 	addAdapterLoads, // adapters.go
 	moveEncoding,    // encoders.go: workers that only encode
 	addPulls,        // what another worker could send
@@ -102,6 +104,32 @@ func addLoad(in *Input, c *Choice) {
 		if o.Offloaded > 0 {
 			c.Candidates[len(c.Candidates)-1].FetchRate = slot.FetchRate()
 		}
+	}
+}
+
+// skipCordoned removes candidates of cordoned workers that hold no more of the prompt than one in service. They stay where no other worker
+// of their kind is left.
+func skipCordoned(in *Input, c *Choice) {
+	worker := func(one *Candidate) *fleet.Worker { return in.Slots[one.Slot].Worker }
+	prefills := func(one *Candidate) int {
+		if worker(one).Role == fleet.Prefill {
+			return 1
+		}
+		return 0
+	}
+	cordoned, held, others := false, 0, [2]bool{}
+	for i := range c.Candidates {
+		one := &c.Candidates[i]
+		if !worker(one).InService() {
+			cordoned = true
+			continue
+		}
+		held, others[prefills(one)] = max(held, one.Predicted), true
+	}
+	if cordoned {
+		c.Candidates = slices.DeleteFunc(c.Candidates, func(one Candidate) bool {
+			return !worker(&one).InService() && one.Predicted <= held && others[prefills(&one)]
+		})
 	}
 }
 

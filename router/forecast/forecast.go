@@ -36,6 +36,9 @@ type Request struct {
 // Cache is a slot's cache today.
 type Cache struct {
 	Slot   uint32
+	Worker uint32  // equal for the ranks of one worker
+	Held   int     // blocks now
+	Leaves bool    // it is taken out of service: what it holds counts for no other one
 	Blocks int     // 0: not known, and requests to it are not covered
 	Rate   float64 // prompt tokens that its engine computes a second; 0: not known
 	Used   float64 // share that requests in flight hold; below 0: not known
@@ -64,7 +67,8 @@ type Model struct {
 	held    int   // of most
 	blocks  int   // of all slots' caches
 	slots   map[uint32]*slot
-	last    map[uint64]uint32 // sampled block → the slot that used it last
+	last    map[uint64]uint32 // sampled block → the slot that used it last, with severalBit if another one has used it too
+	reuse   reuse
 	ends    ends
 	spans   spans
 	found   []found // of one request, used again
@@ -80,7 +84,12 @@ type told struct {
 
 type slot struct {
 	stack
-	size int // blocks of its cache; 0: not known
+	size   int // blocks of its cache; 0: not known
+	worker uint32
+	held   int // blocks now
+	leaves bool
+	tokens int     // of a block
+	rate   float64 // Cache.Rate
 }
 
 // found is a sampled block of a prompt: its place, and the size of a cache that would hold it, in sizes of today's.
@@ -113,6 +122,7 @@ func (m *Model) Resize(caches []Cache, at time.Time) {
 			}
 		}
 	}
+	m.reuse.fade(at.Sub(m.resized))
 	m.resized = at
 	old := m.slots
 	m.slots, m.held, m.blocks = make(map[uint32]*slot, len(caches)), 0, 0
@@ -121,13 +131,13 @@ func (m *Model) Resize(caches []Cache, at time.Time) {
 		if s == nil {
 			s = &slot{stack: stack{shift: m.shift}}
 		}
-		s.size = c.Blocks
+		s.size, s.worker, s.held, s.rate, s.leaves = c.Blocks, c.Worker, c.Held, c.Rate, c.Leaves
 		m.slots[c.Slot] = s
 		m.held, m.blocks = m.held+s.len(), m.blocks+c.Blocks
 		delete(old, c.Slot)
 	}
 	if len(old) > 0 {
-		maps.DeleteFunc(m.last, func(_ uint64, of uint32) bool { return m.slots[of] == nil })
+		maps.DeleteFunc(m.last, func(_ uint64, of uint32) bool { return m.slots[of&^severalBit] == nil })
 	}
 }
 
@@ -200,10 +210,11 @@ func (m *Model) find(s *slot, chain []uint64) {
 		}
 		of := s
 		d, ok := s.depth(key)
+		m.count(s, key, d, ok)
 		if !ok {
 			of = nil
 			if id, known := m.last[key]; known {
-				of = m.slots[id]
+				of = m.slots[id&^severalBit]
 			}
 			if of != nil {
 				d, ok = of.depth(key)
@@ -264,7 +275,11 @@ func (m *Model) answered(s *slot, chain []uint64, from, to int) (end int) {
 		end = min(len(chain), i+1+n)
 		m.held -= s.len()
 		for j := range n {
-			s.drop(alias(chain[i], j))
+			key := alias(chain[i], j)
+			if d, ok := s.depth(key); ok {
+				m.reuse.by[m.bucket(s, d)]++
+				s.drop(key)
+			}
 		}
 		m.held += s.len()
 	}
@@ -285,6 +300,7 @@ func (m *Model) ended(s *slot, t *told) {
 		m.ends.put(end, n)
 		for j := n - 1; j >= 0; j-- {
 			if key := alias(end, j); sampled(key, m.shift) {
+				m.reuse.all++
 				m.useOne(s, key)
 			}
 		}
@@ -295,9 +311,16 @@ func (m *Model) ended(s *slot, t *told) {
 // use makes a prompt's blocks the most recently used ones, its first one last: engines free a request's blocks from the end (vLLM 0.32,
 // v1/core/kv_cache_manager.py, free).
 func (m *Model) use(s *slot, t *told) {
+	s.tokens = t.Size
 	for i := len(t.Chain) - 1; i >= 0; i-- {
 		if key := t.Chain[i]; sampled(key, m.shift) {
-			m.last[key] = t.Slot
+			by, known := m.last[key]
+			if known && by != t.Slot {
+				by = t.Slot | severalBit
+			} else if !known {
+				by = t.Slot
+			}
+			m.last[key] = by
 			m.useOne(s, key)
 		}
 	}
@@ -326,7 +349,7 @@ func (m *Model) useOne(s *slot, key uint64) {
 func (m *Model) compact(s *slot, without int) {
 	m.held -= s.len()
 	s.compact(without, m.shift, func(key uint64) {
-		if m.slots[m.last[key]] == s {
+		if m.slots[m.last[key]&^severalBit] == s {
 			delete(m.last, key)
 		}
 	})

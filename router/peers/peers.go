@@ -145,10 +145,6 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		x.handovers.WithLabelValues(ofLearned + what)
 	}
 	of.ReadGauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.peerCount.Load()) })
-	of.ReadGauge("peer_age_seconds", "Time since the longest silent replica's last message.", func() float64 {
-		_, ago := x.OtherReplicas()
-		return ago.Seconds()
-	})
 	of.ReadGauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
 		if x.router == nil {
 			return 0

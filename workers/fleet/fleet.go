@@ -3,7 +3,8 @@
 // A worker has one Slot for each data-parallel rank; requests are sent to slots. Load is counted rather than polled: a request
 // is charged to its slot from its decision to its end (package ledger). The tokens left to prefill follow the worker's own events
 // (load.go). What workers report about their load corrects it for a while (loadreport.go). Failing workers are taken
-// out for a time (health.go), and workers that join or return get no more than their share at first (slowstart.go).
+// out for a time (health.go), operators take workers out (service.go), and workers that join or return get no more than
+// their share at first (slowstart.go).
 package fleet
 
 import (
@@ -37,9 +38,10 @@ type Worker struct {
 	health        health
 	adapters      atomic.Pointer[map[string]string] // as listed last, path by name
 	loaded        atomic.Pointer[loadedAdapters]
-	present       atomic.Bool          // in the fleet
-	newcomerUntil atomic.Int64         // Unix ns until which it is a newcomer
-	pace          atomic.Pointer[pace] // of its model's workers in the fleet; its own until it is in one
+	service       atomic.Pointer[serviceSince] // nil: always in service
+	present       atomic.Bool                  // in the fleet
+	newcomerUntil atomic.Int64                 // Unix ns until which it is a newcomer
+	pace          atomic.Pointer[pace]         // of its model's workers in the fleet; its own until it is in one
 }
 
 // ReachedAt reports whether a request that went to addr may have gone to this worker.

@@ -1,0 +1,103 @@
+package forecast
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// TestRemovals: with a worker goes what it alone holds, as far as such blocks come back; what two hold goes with neither, and what its
+// ranks hold twice goes once. A worker that is leaving is no other's second copy.
+func TestRemovals(t *testing.T) {
+	caches := sized(1000, 1000, 1000, 1000)
+	caches[3].Worker = 2 // slots 2 and 3 are ranks of one
+	for i := range caches[:3] {
+		caches[i].Worker = uint32(i)
+	}
+	m := New(8 << 20)
+	at := start
+	settle := func() {
+		m.Resize(caches, at)
+		m.Settle()
+		at = at.Add(time.Second)
+	}
+	held := func(slot uint32, prompts ...[]uint64) {
+		for _, p := range prompts {
+			caches[slot].Held += len(p)
+			m.Decided(Request{slot, p, 16, 16 * len(p), true}, at)
+			settle()
+		}
+	}
+	settle()
+	both := chain([2]int{1, 40})
+	held(0, both, chain([2]int{2, 100}))
+	caches[0].Held = 140
+	held(1, both)
+	held(2, chain([2]int{3, 20}))
+	held(3, chain([2]int{3, 20}))
+	settle()
+	alone := func() map[uint32]float64 {
+		out := map[uint32]float64{}
+		for worker, r := range m.Removals(at) {
+			out[worker] = r.Alone
+			if r.Again < 0 || r.Again > r.Alone || r.Load != 0 {
+				t.Errorf("worker %d: %+v, want at most what it holds alone to be asked for again, and no load", worker, r)
+			}
+		}
+		return out
+	}
+	if got := alone(); len(got) != 3 || got[0] != 1600 || got[1] != 0 || got[2] != 320 {
+		t.Errorf("alone %v, want 1600 tokens at 0, none at 1, and 320 at 2, whose ranks hold the same", got)
+	}
+	caches[0].Leaves = true
+	settle()
+	if got := alone(); got[0] != 1600 || got[1] != 640 {
+		t.Errorf("alone %v while 0 leaves, want 1600 at 0 and 640 at 1, which will be the only one", got)
+	}
+	caches[0].Held = 0 // it restarted
+	settle()
+	if got := alone(); got[0] != 0 {
+		t.Errorf("alone %v after a restart, want nothing at 0", got)
+	}
+}
+
+// TestRemovalAgain: what comes back counts, and what was asked for once does not; so of two workers that hold as much, that one is cheaper
+// whose prompts do not come back.
+func TestRemovalAgain(t *testing.T) {
+	m := New(8 << 20)
+	caches := sized(2000, 2000)
+	caches[1].Worker = 1
+	for turn := range 400 {
+		at := start.Add(time.Duration(turn) * time.Second)
+		m.Resize(caches, at)
+		// at 0 ten conversations take turns, at 1 every prompt is another one; each cache has had room for all of the last 2000 blocks
+		m.Decided(Request{0, chain([2]int{turn % 10, 20}), 16, 320, true}, at)
+		m.Decided(Request{1, chain([2]int{1000 + turn, 20}), 16, 320, true}, at)
+		m.Settle()
+		caches[0].Held, caches[1].Held = min(200, caches[0].Held+20), min(2000, caches[1].Held+20)
+	}
+	of := m.Removals(start.Add(400 * time.Second))
+	if hot, cold := of[0], of[1]; hot.Alone != 3200 || cold.Alone != 32000 || hot.Again < 1500 || cold.Again > 0.1*cold.Alone {
+		t.Errorf("got %+v and %+v, want most of 3200 tokens again at the first, and few of 32000 at the second", hot, cold)
+	}
+}
+
+// TestRemovalLoad: a worker is worth what the others could not compute.
+func TestRemovalLoad(t *testing.T) {
+	m := New(8 << 20)
+	caches := sized(1000, 1000, 1000)
+	for i := range caches {
+		caches[i].Worker, caches[i].Rate = uint32(i), 100
+	}
+	for i := range 300 { // 240 tokens a second, of which the three can do 300
+		at := start.Add(time.Duration(i) * time.Second)
+		m.Resize(caches, at)
+		m.Decided(Request{uint32(i % 3), chain([2]int{i, 15}), 16, 240, true}, at)
+		m.Settle()
+	}
+	for worker, r := range m.Removals(start.Add(300 * time.Second)) {
+		if want := 600 * (240 - 0.9*200); math.Abs(r.Load-want) > 0.05*want || r.Cost() < r.Load {
+			t.Errorf("worker %d: %+v, want about %v tokens of load", worker, r, want)
+		}
+	}
+}
