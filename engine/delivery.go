@@ -12,7 +12,7 @@ import (
 // deliver changes how a worker gets an image, if the configuration asks for it: its URL becomes the relay's, or its content id
 // becomes the part's uuid. An image that cannot be changed (the relay is full, or the request uses another API's form) stays as it
 // is. Afterwards m holds what the engine will see.
-func (q *mediaReader) deliver(md *Medium, m *rules.Medium) {
+func (q *mediaReader) deliver(md *Medium, m *rules.Naming) {
 	if m.Scheme != "data" && m.Scheme != "http" {
 		return
 	}

@@ -58,7 +58,7 @@ func fifth(string) rules.Rules {
 			Tools: func(template.Value, gjson.Result) (template.Value, error) { return template.None, nil },
 		},
 		NewKeys: func(rules.KeysOptions) (rules.Keys, error) {
-			return rules.Keys{Name: func(m *rules.Medium) { m.Name, m.Named = fmt.Sprint(m.Bytes), true }}, nil
+			return rules.Keys{Name: func(m *rules.Naming) { m.Name, m.Named = fmt.Sprint(m.Bytes), true }}, nil
 		},
 		Decoder: func(rules.Decoding) kvevent.Decoder { return fifthDecoder{} },
 		FindEvents: func(ctx context.Context, client *http.Client, addr, host string, _ int) ([]rules.EventSource, error) {

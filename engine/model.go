@@ -170,8 +170,8 @@ type Prompt struct {
 	Why         string // what kept the prompt from being exact, one of a fixed set of reasons
 
 	key    *block.Key
-	locals func(dst []uint64, p *rules.Prompt) []uint64 // see rules.Keys
-	pairs  bool                                         // see rules.Prompt
+	locals func(dst []uint64, p *rules.Hashable) []uint64 // see rules.Keys
+	pairs  bool                                         // see rules.Hashable
 }
 
 // StablePrefix returns how many leading ids the engine reads as we do, whatever an image host gives it: those before the first medium
@@ -300,7 +300,7 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 func (p *Prompt) Locals(dst []uint64, form block.Form, lora string) []uint64 {
 	key := p.BlockKey()
 	if p.locals != nil {
-		own := rules.Prompt{Key: key, IDs: p.IDs[:p.HashableIDs], BlockSize: form.Size, Adapter: lora, Salt: p.Salt, Pairs: p.pairs}
+		own := rules.Hashable{Key: key, IDs: p.IDs[:p.HashableIDs], BlockSize: form.Size, Adapter: lora, Salt: p.Salt, Pairs: p.pairs}
 		for i := range p.Media {
 			md := &p.Media[i]
 			own.Media = append(own.Media, rules.Span{Offset: md.Offset, Length: md.Length, Key: md.Key, Name: md.Name})

@@ -113,7 +113,7 @@ func (q *mediaReader) readGuarded(ctx context.Context, in *prompt.Medium) (md Me
 
 // read resolves one medium. If it cannot be known, why is the reason.
 func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, why string, err error) {
-	m := rules.Medium{Item: q.options, Client: q.client, In: in, Body: q.body, Scheme: schemeOf(in.Raw(q.body)), Inline: q.Media.DecodeInline}
+	m := rules.Naming{Item: q.options, Client: q.client, In: in, Body: q.body, Scheme: schemeOf(in.Raw(q.body)), Inline: q.Media.DecodeInline}
 	md.Modality = in.Modality
 	if in.Modality != "image" {
 		why, err = q.other(&md, &m)
@@ -143,7 +143,7 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 }
 
 // fromUUID resolves a medium that is only a uuid: the engine has the image in its cache, or answers with an error.
-func (q *mediaReader) fromUUID(md *Medium, m *rules.Medium) error {
+func (q *mediaReader) fromUUID(md *Medium, m *rules.Naming) error {
 	ok := false
 	q.callByName(md, m)
 	if m.HasUUID && md.HasName {
@@ -157,7 +157,7 @@ func (q *mediaReader) fromUUID(md *Medium, m *rules.Medium) error {
 }
 
 // name sets the name by which events call the medium.
-func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
+func (q *mediaReader) name(md *Medium, m *rules.Naming, byClient bool) error {
 	q.callByName(md, m)
 	md.namePending = m.Later
 	if q.Server.TowerLoRA && q.adapter == "" && md.HasName && md.Name == "" {
@@ -173,7 +173,7 @@ func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
 
 // callByName asks for a computed name. If the engine's key does not follow from the name, the content's own key becomes the alias,
 // so that requests for the same content under another key still count for affinity.
-func (q *mediaReader) callByName(md *Medium, m *rules.Medium) {
+func (q *mediaReader) callByName(md *Medium, m *rules.Naming) {
 	if q.keys.Name == nil {
 		return
 	}

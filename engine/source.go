@@ -44,7 +44,7 @@ func schemeOf(pieces [][]byte) string {
 }
 
 // identify locates an image's bytes and fills in its facts. If they cannot be known, why is the reason.
-func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium) (why string, err error) {
+func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Naming) (why string, err error) {
 	isPath := m.Scheme == "" && q.rules.TakesPaths
 	switch {
 	case m.Scheme == "http" || m.Scheme == "file" || isPath:
@@ -97,7 +97,7 @@ func (m *Model) unread(err error, reason string) (why string, _ error) {
 }
 
 // other reads a medium that is no image: no rule counts it, so it needs no more than an identity for affinity.
-func (q *mediaReader) other(md *Medium, m *rules.Medium) (why string, err error) {
+func (q *mediaReader) other(md *Medium, m *rules.Naming) (why string, err error) {
 	pieces := m.In.Raw(q.body)
 	md.Key = q.hashKey.Name(mmhash.TextID(pieces).String())
 	switch link, _ := q.body.String(m.In.Source); {

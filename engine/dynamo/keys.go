@@ -14,7 +14,7 @@ import (
 // Keys returns how workers behind Dynamo key blocks. rule is the block hash, of which size and seed are still to be set.
 func Keys(rule block.Dynamo) rules.Keys {
 	return rules.Keys{Name: nameMedium, Salt: salt, UUID: UUID,
-		Locals: func(dst []uint64, p *rules.Prompt) []uint64 {
+		Locals: func(dst []uint64, p *rules.Hashable) []uint64 {
 			spans := make([]block.Span, 0, len(p.Media))
 			for _, md := range p.Media {
 				spans = append(spans, block.Span{Offset: md.Offset, Length: md.Length, Name: md.Key})
@@ -26,7 +26,7 @@ func Keys(rule block.Dynamo) rules.Keys {
 }
 
 // nameMedium sets the name by which Dynamo's events call an image, if they do.
-func nameMedium(m *rules.Medium) {
+func nameMedium(m *rules.Naming) {
 	switch {
 	case m.HasUUID:
 		m.Key, m.Named = UUIDKey(m.UUID)
@@ -42,7 +42,7 @@ func nameMedium(m *rules.Medium) {
 }
 
 // urlKey hashes a URL; a data URL is hashed in place.
-func urlKey(m *rules.Medium) (key uint64, ok bool) {
+func urlKey(m *rules.Naming) (key uint64, ok bool) {
 	if m.Scheme == "data" {
 		key, err := DataURLKey(m.In.Raw(m.Body))
 		return key, err == nil

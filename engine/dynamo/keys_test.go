@@ -25,16 +25,16 @@ func TestMediaNames(t *testing.T) {
 		t.Fatalf("uuid %q", marked)
 	}
 	for what, c := range map[string]struct {
-		md    rules.Medium
+		md    rules.Naming
 		name  string
 		key   uint64
 		named bool
 	}{
-		"the URL":                {rules.Medium{}, "6b57e9c2a91759a6", 0x6b57e9c2a91759a6, true},
-		"an injected uuid":       {rules.Medium{Item: enginehash.Item{HasUUID: true, UUID: marked}}, marked, 0x1234000000000000, true},
-		"a uuid of another form": {rules.Medium{Item: enginehash.Item{HasUUID: true, UUID: "cat"}}, "", 0, false},
-		"a digest of an engine":  {rules.Medium{Item: enginehash.Item{HasUUID: true, UUID: uuidMark + "1234567812345678"}}, "", 0, false},
-		"the relay's URL":        {rules.Medium{Edited: true}, "", 0, false},
+		"the URL":                {rules.Naming{}, "6b57e9c2a91759a6", 0x6b57e9c2a91759a6, true},
+		"an injected uuid":       {rules.Naming{Item: enginehash.Item{HasUUID: true, UUID: marked}}, marked, 0x1234000000000000, true},
+		"a uuid of another form": {rules.Naming{Item: enginehash.Item{HasUUID: true, UUID: "cat"}}, "", 0, false},
+		"a digest of an engine":  {rules.Naming{Item: enginehash.Item{HasUUID: true, UUID: uuidMark + "1234567812345678"}}, "", 0, false},
+		"the relay's URL":        {rules.Naming{Edited: true}, "", 0, false},
 	} {
 		md := c.md
 		md.In, md.Body, md.Scheme = in, &skeleton, "http"

@@ -15,14 +15,14 @@ import (
 // own rule. Any function may be nil; all are safe for concurrent use.
 type Keys struct {
 	// Name computes the name by which events call a medium, and fills in its results.
-	Name func(m *Medium)
+	Name func(m *Naming)
 	// Ahead returns the recipes of the names of an image that was fetched for a client. The names of all classes are then computed in
 	// one pass, before a request needs them.
 	Ahead func(c fair.Client, f media.Facts, file []byte) []enginehash.Recipe
 	// InEvents returns the part of a name that every form of the engine's events has; nil: all of it.
 	InEvents func(name string) string
 	// Locals appends the local hashes of a prompt's blocks to dst.
-	Locals func(dst []uint64, p *Prompt) []uint64
+	Locals func(dst []uint64, p *Hashable) []uint64
 	// Salt returns the cache salt in effect for a request, where ours is the one read from its body; nil: ours.
 	Salt func(ours string, req *body.Request) string
 	// UUID formats a content id as the uuid to put into requests; nil: the id itself.
@@ -50,8 +50,8 @@ type KeysOptions struct {
 	Found func(fingerprint string)
 }
 
-// Medium is a medium to be named: inputs first, results below.
-type Medium struct {
+// Naming is a medium to be named: inputs first, results below.
+type Naming struct {
 	enginehash.Item
 	Client fair.Client // who sent it
 	ID     mmhash.ContentID
@@ -70,8 +70,8 @@ type Medium struct {
 	Key   uint64 // as it enters block hashes; 0: block.Key.Name of Name
 }
 
-// Prompt is the input of Keys.Locals.
-type Prompt struct {
+// Hashable is a prompt as Keys.Locals hashes it.
+type Hashable struct {
 	IDs       []uint32 // those that can be hashed
 	Media     []Span
 	BlockSize int

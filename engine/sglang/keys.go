@@ -22,7 +22,7 @@ import (
 // newKeys returns how workers of a release key blocks.
 func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 	rule := PadRuleOf(v)
-	k.Locals = func(dst []uint64, p *rules.Prompt) []uint64 { return locals(dst, p, rule) }
+	k.Locals = func(dst []uint64, p *rules.Hashable) []uint64 { return locals(dst, p, rule) }
 	proc := Processor{ModelType: o.ModelType, Architectures: o.Architectures, Revision: o.Revision, Class: o.Class, Wrapper: o.Wrapper}
 	f := NewFingerprintFinder(proc, o.Fingerprint, v, o.Found)
 	if f == nil {
@@ -30,7 +30,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 	}
 	k.SawPad = f.Saw
 	k.Ahead = func(fair.Client, media.Facts, []byte) []enginehash.Recipe { return []enginehash.Recipe{FileDigest()} }
-	k.Name = func(m *rules.Medium) {
+	k.Name = func(m *rules.Naming) {
 		if pic, ok := imageOf(m, o.Store); ok {
 			m.Name, m.Named = f.Name(pic)
 		}
@@ -39,7 +39,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 }
 
 // imageOf reads a content part. ok is false if it has options whose effect on the name is not known.
-func imageOf(m *rules.Medium, store *mmhash.Store) (pic Image, ok bool) {
+func imageOf(m *rules.Naming, store *mmhash.Store) (pic Image, ok bool) {
 	url := m.In.Part.Get("image_url")
 	if !m.In.Part.IsObject() || !url.Exists() {
 		return pic, false
@@ -67,7 +67,7 @@ func imageOf(m *rules.Medium, store *mmhash.Store) (pic Image, ok bool) {
 }
 
 // locals appends a prompt's local hashes. An adapter is named model:adapter in requests and adapter in events.
-func locals(dst []uint64, p *rules.Prompt, rule PadRule) []uint64 {
+func locals(dst []uint64, p *rules.Hashable, rule PadRule) []uint64 {
 	runs := make([]block.Run, 0, len(p.Media))
 	for _, md := range p.Media {
 		if md.Offset >= len(p.IDs) {

@@ -50,7 +50,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		o.Pixels.Want(pixels.Image{Client: c, Source: media.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, server.form())
 		return nil
 	}
-	k.Name = func(m *rules.Medium) {
+	k.Name = func(m *rules.Naming) {
 		n, ok := server.With(m.MediaIO)
 		if !ok {
 			return

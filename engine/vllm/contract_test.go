@@ -202,7 +202,7 @@ func TestContractModels(t *testing.T) {
 			for i, want := range m.Names {
 				it := itemOf(t, file)
 				it.Images = i%3 + 1
-				medium := rules.Medium{Item: it, ID: mmhash.ContentID{1}, Source: media.File(file), Inline: true}
+				medium := rules.Naming{Item: it, ID: mmhash.ContentID{1}, Source: media.File(file), Inline: true}
 				keys.Name(&medium)
 				if !medium.Named {
 					open++

@@ -65,7 +65,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		return k, err
 	}
 	n.of(v, o.Architectures)
-	k.Name = func(m *rules.Medium) {
+	k.Name = func(m *rules.Naming) {
 		if f, ok := n.chunk(m.Item); ok {
 			pic := pixels.Image{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}
 			m.Name, m.Later = o.Pixels.Name(pic, f, m.Inline)

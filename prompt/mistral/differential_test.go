@@ -68,7 +68,7 @@ type ask struct {
 	Effort   string            `json:"effort"`
 }
 
-func (a *ask) encode(t testing.TB, tok *Tokenizer) (Prompt, error) {
+func (a *ask) encode(t testing.TB, tok *Tokenizer) (Encoded, error) {
 	t.Helper()
 	skeleton, err := json.Marshal(a)
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 	"github.com/sightline-router/sightline/prompt/tokenizer"
 )
 
-// Prompt is an encoded request. IDs holds one [IMG] for each image; Images are the images' parts in prompt order.
-type Prompt struct {
+// Encoded is a request as token ids. IDs holds one [IMG] for each image; Images are the images' parts in prompt order.
+type Encoded struct {
 	IDs    []uint32
 	Images []*body.Part
 }
 
 // Encode makes the prompt of a request. The error is a *RefusedError, ErrPython, or says what is not supported (audio).
-func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
+func (t *Tokenizer) Encode(r *Request) (Encoded, error) {
 	list, err := t.read(r)
 	if err != nil {
-		return Prompt{}, err
+		return Encoded{}, err
 	}
 	size := 64
 	for i := range r.Messages {
@@ -33,9 +33,9 @@ func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
 	list, e.system = t.normalize(list)
 	e.messages(list)
 	if e.err != nil {
-		return Prompt{}, e.err
+		return Encoded{}, e.err
 	}
-	return Prompt{IDs: e.ids, Images: e.images}, nil
+	return Encoded{IDs: e.ids, Images: e.images}, nil
 }
 
 // encoder writes one prompt. Output after its first error is ignored.
