@@ -171,7 +171,7 @@ type Prompt struct {
 
 	key    *block.Key
 	locals func(dst []uint64, p *rules.Hashable) []uint64 // see rules.Keys
-	pairs  bool                                         // see rules.Hashable
+	pairs  bool                                           // see rules.Hashable
 }
 
 // StablePrefix returns how many leading ids the engine reads as we do, whatever an image host gives it: those before the first medium
