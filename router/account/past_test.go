@@ -98,32 +98,6 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestTable compares the table with a map.
-func TestTable(t *testing.T) {
-	var p table
-	r, want := rand.New(rand.NewPCG(1, 2)), map[uint64]had{}
-	for i := range 200_000 {
-		block := 1 + r.Uint64N(3000)
-		if i > 100_000 {
-			block *= 0x9E3779B97F4A7C15
-		}
-		at := p.find(block)
-		if had, known := want[block]; (at != nil) != known || known && *at != had {
-			t.Fatalf("block %d is %v, want %v", block, at, had)
-		}
-		if at != nil {
-			p.remove(block)
-			delete(want, block)
-		} else {
-			p.put(block, had{used: uint32(i)})
-			want[block] = had{used: uint32(i)}
-		}
-		if p.count != len(want) {
-			t.Fatalf("%d entries, want %d", p.count, len(want))
-		}
-	}
-}
-
 // TestMemory checks that a full Past of many clients takes 32 MiB at most.
 func TestMemory(t *testing.T) {
 	var before, after runtime.MemStats
