@@ -147,7 +147,10 @@ func (m *Model) Rules() *rules.Rules { return &m.rules }
 func (m *Model) Family() string { return m.prompt.Family() }
 
 // Text returns the text of one token; "" for an id that no token has.
-func (m *Model) Text(id uint32) string { return m.prompt.Tokenizer().Decode([]uint32{id}, false) }
+func (m *Model) Text(id uint32) string { return m.Decode([]uint32{id}) }
+
+// Decode returns the text of tokens.
+func (m *Model) Decode(ids []uint32) string { return m.prompt.Tokenizer().Decode(ids, false) }
 
 // Refused is the error for a request that the engine will reject; the engine stores no blocks for it.
 type Refused = prompt.Refused

@@ -65,6 +65,7 @@ func (r *booker) openAccount(b *bookingRecord, st *slotEstimate, a *lookedUp, el
 		}
 		return r.appendFates(spans, a.chain[:to/size], from/size, size, now)
 	})
+	r.prepareComparison(b, a)
 }
 
 const maxFates = 8 // runs of blocks, the last of which may be longer than it is known to be
@@ -97,12 +98,13 @@ func (r *booker) appendFates(spans []account.Span, chain []uint64, from, size in
 
 // settleAccount settles the account of a request that was answered, and remembers that its worker has its prompt and its answer.
 func (r *follower) settleAccount(e *end) {
+	e.moves.Lock() // an unsteered request's account is opened when it is placed
+	defer e.moves.Unlock()
+	r.compare(e.bookingRecord)
 	if e.expired || !e.ok() {
 		e.account = nil
 		return
 	}
-	e.moves.Lock() // an unsteered request's account is opened when it is placed
-	defer e.moves.Unlock()
 	slot := e.at.Slot
 	r.predicted.Keep(e.promise, e.chain)
 	if e.account == nil {

@@ -50,6 +50,7 @@ type bookingRecord struct {
 	shareNumber      uint64           // number of the booking for other replicas; 0: it is not told
 	newAdapter       string           // the adapter that the slot loads for it; "": none
 	account          *account.Account // of its prompt's tokens; nil: it is not read
+	comparison       *comparison      // of its prompt with earlier ones; nil: done
 	severalPrompts   bool             // the engine's counts are about one of them, or all
 	zeroMeansUnknown bool             // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
 }

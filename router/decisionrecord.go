@@ -70,7 +70,7 @@ func (r *follower) logEnd(e *end) {
 		l.OutputLength, l.ReportedCached, l.ReportedPrompt = e.o.OutputTokens, e.o.CachedTokens, max(0, e.o.PromptTokens)
 		l.FirstByte = milliseconds(e.o.FirstByte)
 		if e.account != nil {
-			l.Uncached = e.account.Uncached
+			l.Uncached, l.Changed = e.account.Uncached, e.account.Change()
 		}
 	}
 	r.opt.Decisions.Add(l)

@@ -87,12 +87,16 @@ func (r *follower) done(o Outcome) {
 // request or the worker is not known.
 func (r *follower) confirm(o Outcome) bool {
 	now, moved, ok := r.opt.Ledger.Confirm(o.ID, o.Addr, o.Source)
-	if moved == nil {
-		return ok
+	if !ok {
+		return false
 	}
 	b := now.Note.(*bookingRecord)
 	b.moves.Lock()
 	defer b.moves.Unlock()
+	defer r.compare(b) // the request is on its way now
+	if moved == nil {
+		return true
+	}
 	if moved.Slot == nil { // it was not steered, and now has a worker
 		r.recordUnsteered(b, o.ID, r.opt.Now())
 		r.replicas.share(b, now)

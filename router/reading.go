@@ -33,6 +33,7 @@ type reading struct {
 	servedName             // what it asks for
 	asked      string      // the model's name, for people, if it is not known
 	session    string      // as vLLM finds it; "": none
+	tenant     string      // as Request.Tenant
 	shaped     bool        // parameters of the request shape its prompt
 	byEngine   []engineReading
 	longest    int // tokens of the longest prompt of all
@@ -142,7 +143,7 @@ func (r *reading) rename(in *readInput, id string) {
 // applyHead adds what is not said by the body to what is read of it: the client, the salt that is put into it, and the model's new name.
 func (r *reading) applyHead(q *Request) {
 	r.req.Model = cmp.Or(r.renamed, r.req.Model)
-	r.req.Client = q.Client
+	r.req.Client, r.tenant = q.Client, q.Tenant
 	if q.Salt != nil {
 		r.req.SetSalt(*q.Salt)
 	}

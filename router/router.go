@@ -27,6 +27,7 @@
 //
 //	outcomes.go        Envoy's reports; publish is the one place that says that a request has ended
 //	accounting.go, router/account                why tokens of a prompt were not cached
+//	comparing.go, router/changes                 where prompts depart from earlier ones (parts.go: their parts)
 //	missdetector.go    what answers teach about a worker
 //	decisionrecord.go, recent.go, metrics.go     what is written, shown and counted
 //	forecasting.go, router/forecast              what other caches would bring
@@ -55,6 +56,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/changes"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/learned"
@@ -130,6 +132,8 @@ type state struct {
 	answers      *lru.Cache[string, string] // worker by id of an answer, see followAnswer
 	beginSeed    maphash.Seed               // for Decision.Begins
 	past         *account.Past
+	changes      *changes.Memory
+	comparisons  comparisons
 	lanes        *lanes
 	listed       func(adapter string) (model, name string) // readInput.listed, made once
 }
@@ -153,7 +157,8 @@ func New(opt Options) *Router {
 	opt.Log = repeat.Once(opt.Log, time.Minute)
 	known := memory{predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom), fronts: newFronts()}
 	r := &Router{state: state{opt: opt, memory: known, encodeQueues: choose.NewEncodeQueues(opt.NoRoom), adapters: choose.NewAdapters(),
-		beginSeed: maphash.MakeSeed(), past: account.NewPast(account.Blocks, opt.Now()), lanes: newLanes(), listed: opt.Fleet.ModelOf},
+		beginSeed: maphash.MakeSeed(), past: account.NewPast(account.Blocks, opt.Now()), changes: changes.NewMemory(),
+		lanes: newLanes(), listed: opt.Fleet.ModelOf},
 		recent: newRecent(), waiters: newWaiters(meter.At(opt.Metrics)), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)
 	r.replicas = &Replicas{state: &r.state}

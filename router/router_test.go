@@ -45,6 +45,7 @@ type world struct {
 	slots      []*fleet.Slot
 	ids        int
 	firstToken time.Duration // requested by the requests
+	prompts    *engine.LiveModel
 }
 
 // limit sets max_in_flight.
@@ -57,7 +58,12 @@ func newWorld(t testing.TB, n int) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, now: time.Unix(1_800_000_000, 0), metrics: prometheus.NewRegistry(), index: indexer.New(indexer.Options{})}
+	return newWorldOf(t, n, m)
+}
+
+// newWorldOf is newWorld for a model that is read otherwise.
+func newWorldOf(t testing.TB, n int, m *engine.LiveModel) *world {
+	w := &world{t: t, prompts: m, now: time.Unix(1_800_000_000, 0), metrics: prometheus.NewRegistry(), index: indexer.New(indexer.Options{})}
 	clock := func() time.Time { return w.now }
 	f := fleet.New(clock)
 	var workers []*fleet.Worker
@@ -92,8 +98,7 @@ func (w *world) storesIn(tier indexer.Tier, worker int, skeleton string, share f
 	if err := body.Read([][]byte{[]byte(skeleton)}, &s, &req); err != nil {
 		w.t.Fatal(err)
 	}
-	live, _ := testModel()
-	m := live.Model()
+	m := w.prompts.Model()
 	ps, err := m.Read(w.t.Context(), "/v1/chat/completions", "", &req)
 	if err != nil {
 		w.t.Fatal(err)

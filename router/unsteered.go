@@ -143,10 +143,10 @@ func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical
 
 // reportEnd adds an ended request to the report.
 func (r *follower) reportEnd(e *end) {
-	q := report.Request{Arm: e.arm, Model: e.model, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens,
+	q := report.Request{ID: e.o.ID, Arm: e.arm, Model: e.model, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens,
 		Counted: e.o.CachedTokens >= 0, FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
 	if a := e.account; a != nil {
-		q.Accounted, q.Uncached = a.Tokens, a.Uncached
+		q.Accounted, q.Uncached, q.Changed = a.Tokens, a.Uncached, a.Change()
 	}
 	if q.Counted && e.o.PromptTokens > 0 {
 		q.Prompt = e.o.PromptTokens

@@ -65,7 +65,7 @@ func TestWhere(t *testing.T) {
 		text += b.Name + " " + b.Tokens + ", "
 	}
 	last := bars[len(bars)-1]
-	if want := "cached 55.0 %, unknown 9.0 %, new 8.0 %, "; !strings.HasPrefix(text, want) || len(classes) != len(bars) ||
+	if want := "cached 34.0 %, unknown 11.0 %, new 10.0 %, "; !strings.HasPrefix(text, want) || len(classes) != len(bars) ||
 		last.X != "297.0" || last.Width != "3.0" {
 		t.Errorf("got %s, the last from %s over %s, in %d colors; want %s… up to 300 in as many colors", text, last.X, last.Width,
 			len(classes), want)

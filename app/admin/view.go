@@ -39,11 +39,12 @@ type view struct {
 	Live, Slots      int
 	Inflight         int
 	Reasons          []share
-	Where            []bar  // prompt tokens: cached, and by cause
-	Kept             int    // decisions that are kept
-	Window           string // what those cover
-	Reported         int    // of them, those whose worker has reported its cached tokens
-	AsPredicted      int    // of those, the ones predicted correctly
+	Where            []bar     // prompt tokens: cached, and by cause
+	Changed          []changed // where prompts have changed, the dearest first
+	Kept             int       // decisions that are kept
+	Window           string    // what those cover
+	Reported         int       // of them, those whose worker has reported its cached tokens
+	AsPredicted      int       // of those, the ones predicted correctly
 
 	Minutes, Hour []plot
 	Forecasts     []curve
@@ -201,7 +202,7 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 			v.Report = r.String()
 		}
 		v.Mode = r.Mode
-		v.Where = where(&r)
+		v.Where, v.Changed = where(&r), changedAt(&r)
 	}
 	if !s.Began.IsZero() {
 		v.Since = s.Began.Local().Format("2 Jan 15:04") + " (" + rough(now.Sub(s.Began)) + ")"
@@ -506,8 +507,22 @@ func where(r *report.Report) (list []bar) {
 	return list
 }
 
+// changed is a place where prompts depart from earlier ones, and its share of all prompt tokens.
+type changed struct {
+	report.Place
+	Share string
+}
+
+func changedAt(r *report.Report) (list []changed) {
+	for _, p := range r.Places {
+		list = append(list, changed{p, fmt.Sprintf("%.1f %%", 100*float64(p.Tokens)/float64(max(1, r.Accounted)))})
+	}
+	return list
+}
+
 var causeClass = map[account.Cause]string{account.Block: "c5", account.KeptShort: "c7", account.NotRead: "c9", account.Elsewhere: "c2",
-	account.Computing: "c8", account.Evicted: "c6", account.Lost: "c3", account.New: "c1", account.Unknown: "late"}
+	account.Computing: "c8", account.Evicted: "c6", account.Lost: "c3", account.New: "c1", account.Unknown: "late",
+	account.Changed: "c10", account.Salt: "c11"}
 
 func newDecided(e Explained) *decided {
 	d := &decided{Explained: e}

@@ -39,6 +39,9 @@ func NewMemory[V any, P value[V]](most int) *Memory[V, P] { return &Memory[V, P]
 // Len returns how many values are remembered.
 func (m *Memory[V, P]) Len() int { return m.count }
 
+// Full reports whether it has no more room.
+func (m *Memory[V, P]) Full() bool { return m.count >= m.most }
+
 // Find returns the value of a hash; nil: there is none. It is valid until the next Put or Fit.
 func (m *Memory[V, P]) Find(hash uint64) P {
 	p := &m.parts[uint8(hash)]

@@ -22,16 +22,19 @@ const (
 	Block     Cause = iota // the rest behind the last whole block, the last token, a block that a drafting engine withholds
 	KeptShort              // a hybrid model's worker holds the full attention, but no window or state to go on from
 	NotRead                // the engine does not read its cache for this request
+	Salt                   // they were computed under another salt or adapter, or for another tenant
 	Elsewhere              // another worker held them
 	Computing              // another request was computing them then, there or elsewhere
 	Evicted                // the worker that had them last dropped them
 	Lost                   // the worker that had them last restarted, reset its cache or left
-	New                    // nothing remembered begins like this up to there
+	Changed                // an earlier prompt had them, behind another beginning
+	New                    // nothing remembered has them
 	Unknown                // nothing reads the prompt so far, or the worker's events do not say
 	causes
 )
 
-var names = [causes]string{"block", "kept short", "not read", "elsewhere", "computing", "evicted", "lost", "new", "unknown"}
+var names = [causes]string{"block", "kept short", "not read", "salt", "elsewhere", "computing", "evicted", "lost", "changed", "new",
+	"unknown"}
 
 func (c Cause) String() string { return names[c] }
 
@@ -41,10 +44,12 @@ func (c Cause) Says() string {
 		Block:     "behind the last whole block (smaller blocks keep more)",
 		KeptShort: "of which a worker kept the attention, not the state or window",
 		NotRead:   "that engines do not look up, as with prompt_logprobs",
+		Salt:      "computed under another salt, adapter or tenant",
 		Elsewhere: "held by another worker (see Regret)",
 		Computing: "being computed by another request",
 		Evicted:   "evicted (more cache, or a lower tier, keeps them)",
 		Lost:      "lost with a worker's restart or cache reset",
+		Changed:   "behind a changed beginning",
 		New:       "seen for the first time",
 		Unknown:   "of unknown cause",
 	}[c]
@@ -129,7 +134,8 @@ type Span struct {
 	Why    string `json:"why,omitempty"`    // more about the cause, in words of ours
 	Worker string `json:"worker,omitempty"` // evicted, lost: the worker that had them
 	// evicted, lost: how long before the request the worker was last asked for them
-	Ago time.Duration `json:"ago_ns,omitempty"`
+	Ago    time.Duration `json:"ago_ns,omitempty"`
+	Change *Change       `json:"change,omitempty"` // changed: where the prompt departs from the earlier one
 }
 
 // String returns the span for people.
@@ -140,6 +146,9 @@ func (s *Span) String() string {
 	}
 	if s.Why != "" {
 		text += ": " + s.Why
+	}
+	if s.Change != nil {
+		text += ": " + s.Change.String()
 	}
 	if s.Ago > 0 {
 		text += fmt.Sprintf(", last used %s before", s.Ago.Round(time.Second))
@@ -203,6 +212,54 @@ func Predict(k Known, behind func(spans []Span, from, to int) []Span) *Account {
 	}
 	a.sum()
 	return a
+}
+
+// Unseen returns the run of tokens in which all are of which nothing is remembered; from == to: there is none.
+func (a *Account) Unseen() (from, to int) {
+	for _, list := range [][]Span{a.Spans, a.unless} {
+		for _, s := range list {
+			if s.Cause == New {
+				if from == to {
+					from = s.From
+				}
+				from, to = min(from, s.From), max(to, s.To)
+			}
+		}
+	}
+	return from, to
+}
+
+// Explain puts tokens from one to another of which nothing was remembered under a cause.
+func (a *Account) Explain(from, to int, c Cause, why string, change *Change) {
+	for _, list := range []*[]Span{&a.Spans, &a.unless} {
+		for i := 0; i < len(*list); i++ {
+			s := (*list)[i]
+			from, to := max(from, s.From), min(to, s.To)
+			if s.Cause != New || from >= to {
+				continue
+			}
+			parts := make([]Span, 0, 3)
+			if s.From < from {
+				parts = append(parts, Span{From: s.From, To: from, Cause: New})
+			}
+			parts = append(parts, Span{From: from, To: to, Cause: c, Why: why, Change: change})
+			if to < s.To {
+				parts = append(parts, Span{From: to, To: s.To, Cause: New})
+			}
+			*list = slices.Replace(*list, i, i+1, parts...)
+		}
+	}
+	a.sum()
+}
+
+// Change returns where the prompt departs from an earlier one; nil: no token is under Changed.
+func (a *Account) Change() *Change {
+	for i := range a.Spans {
+		if c := a.Spans[i].Change; c != nil {
+			return c
+		}
+	}
+	return nil
 }
 
 // Says returns the spans for people.

@@ -68,6 +68,13 @@ func (p *Past) Len() int {
 	return p.blocks.Len()
 }
 
+// Full reports whether it has no more room: older blocks may have been forgotten.
+func (p *Past) Full() bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.blocks.Full()
+}
+
 // Had remembers that a worker, which is a slot of the index, has the blocks of a client's prompt now. all: its events tell all that it
 // holds.
 func (p *Past) Had(c fair.Client, slot uint32, at Place, chain []uint64, all bool, now time.Time) {

@@ -72,15 +72,17 @@ type Line struct {
 	Ranked     []Candidate `json:"ranked,omitempty"`
 	Took       float64     `json:"took_ms"` // to decide
 
-	Outcome        Outcome       `json:"outcome"`
-	Status         int           `json:"status,omitempty"`
-	Used           string        `json:"used,omitempty"` // worker that had it last; "other": none of ours
-	ReportedCached int           `json:"reported_cached_tokens"`
-	ReportedPrompt int           `json:"reported_prompt_tokens,omitempty"`
-	Uncached       account.Sums  `json:"uncached,omitzero"` // prompt tokens that were not cached by cause; with the cached ones all of them
-	FirstByte      float64       `json:"first_byte_ms,omitempty"`
-	End            float64       `json:"end_ms,omitempty"` // from the decision to its end
-	Would          *Hypothetical `json:"would,omitempty"`  // for an unsteered request, if both workers are known
+	Outcome        Outcome      `json:"outcome"`
+	Status         int          `json:"status,omitempty"`
+	Used           string       `json:"used,omitempty"` // worker that had it last; "other": none of ours
+	ReportedCached int          `json:"reported_cached_tokens"`
+	ReportedPrompt int          `json:"reported_prompt_tokens,omitempty"`
+	Uncached       account.Sums `json:"uncached,omitzero"` // prompt tokens that were not cached by cause; with the cached ones all of them
+	// Changed is where the prompt departs from the earlier one that had the tokens under changed.
+	Changed   *account.Change `json:"changed,omitempty"`
+	FirstByte float64         `json:"first_byte_ms,omitempty"`
+	End       float64         `json:"end_ms,omitempty"` // from the decision to its end
+	Would     *Hypothetical   `json:"would,omitempty"`  // for an unsteered request, if both workers are known
 }
 
 // Hypothetical compares the choice for an unsteered request with the worker that Envoy used, both as known at the decision.

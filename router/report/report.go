@@ -34,6 +34,7 @@ const (
 
 // Request is an ended request.
 type Request struct {
+	ID        string // of the decision
 	Arm       Arm
 	Model     string
 	OK        bool // the answer's status is below 400
@@ -44,6 +45,7 @@ type Request struct {
 	End       time.Duration
 	Accounted int // tokens of the prompt that were cached or are in Uncached; 0: not known
 	Uncached  account.Sums
+	Changed   *account.Change           // where the prompt departs from an earlier one; nil: nowhere
 	Would     *decisionlog.Hypothetical // if it was not steered; nil: not known
 }
 
@@ -53,10 +55,11 @@ func Of(l *decisionlog.Line) (r Request, ok bool) {
 	if arm != Steered && arm != Unsteered || l.Outcome != decisionlog.Ended {
 		return r, false
 	}
-	r = Request{Arm: arm, Model: l.Model, OK: isOK(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached,
+	r = Request{ID: l.ID, Arm: arm, Model: l.Model, OK: isOK(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached,
 		Counted: l.ReportedCached >= 0, FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would}
 	if l.Uncached != (account.Sums{}) {
 		r.Accounted, r.Uncached = cmp.Or(l.ReportedPrompt, l.InputLength), l.Uncached
+		r.Changed = l.Changed
 	}
 	switch {
 	case r.Counted:
@@ -82,6 +85,7 @@ type Report struct {
 	// all that are not in Uncached.
 	Accounted int          `json:"accounted_tokens,omitempty"`
 	Uncached  account.Sums `json:"uncached,omitzero"`
+	Places    []Place      `json:"changed,omitempty"` // where prompts have changed, the dearest first
 	Steered   Side         `json:"steered"`
 	Unsteered Side         `json:"unsteered"`
 	Would     Savings      `json:"would"` // for unsteered requests
@@ -167,6 +171,7 @@ type period struct {
 	arms         map[Arm]*sums
 	accounted    int
 	uncached     account.Sums
+	places       places
 	would        Savings
 	sum2         float64 // sum of the squares of tokens spared
 }
@@ -235,6 +240,7 @@ func (t *period) add(r *Request, at time.Time) {
 	s.end.add(r.End)
 	t.accounted += r.Accounted
 	t.uncached.Add(&r.Uncached)
+	t.places.add(r)
 	if r.Prompt > 0 && r.Cached >= 0 {
 		s.Known++
 		s.Prompt += r.Prompt
@@ -298,6 +304,7 @@ func (t *period) merge(o *period) {
 	}
 	t.accounted += o.accounted
 	t.uncached.Add(&o.uncached)
+	t.places.merge(o.places)
 	w, v := &t.would, &o.would
 	w.Requests, w.Prompt, w.Better, w.Spared = w.Requests+v.Requests, w.Prompt+v.Prompt, w.Better+v.Better, w.Spared+v.Spared
 	w.Worse, w.Cost, w.Encode, w.Timed, w.Millis = w.Worse+v.Worse, w.Cost+v.Cost, w.Encode+v.Encode, w.Timed+v.Timed, w.Millis+v.Millis
@@ -312,7 +319,7 @@ func (s *sums) merge(o *sums) {
 }
 
 func (t *period) report(mode string) Report {
-	r := Report{Mode: mode, Since: t.since, Until: t.until, Accounted: t.accounted, Uncached: t.uncached,
+	r := Report{Mode: mode, Since: t.since, Until: t.until, Accounted: t.accounted, Uncached: t.uncached, Places: t.places.dearest(),
 		Steered: t.arms[Steered].side(), Unsteered: t.arms[Unsteered].side(), Would: t.would}
 	if n := float64(r.Would.Requests); n > 0 {
 		r.Would.Mean = float64(r.Would.Spared-r.Would.Cost) / n

@@ -180,19 +180,28 @@ func TestCauses(t *testing.T) {
 	live, log := New("", time.Time{}), ""
 	for _, arm := range []Arm{Steered, Unsteered} {
 		r := Request{Arm: arm, OK: true, Prompt: 1000, Cached: 390, Counted: true, End: time.Second, Accounted: 1000,
-			Uncached: account.Sums{account.Block: 4, account.Evicted: 246, account.New: 360}}
+			Uncached: account.Sums{account.Block: 4, account.Evicted: 146, account.Changed: 160, account.New: 300}, ID: "d1", Model: "m",
+			Changed: &account.Change{Part: "the system text", Token: 214, Kind: "a time of day"}}
+		if arm == Unsteered {
+			r.Changed = &account.Change{Part: "message 7 (assistant)", Token: 3104, Kind: "reasoning dropped"}
+			r.Uncached[account.Changed], r.Uncached[account.New] = 140, 320
+		}
 		live.Add(r, began)
 		l := line(r, began)
-		l.Uncached = r.Uncached
+		l.ID, l.Model, l.Uncached, l.Changed = r.ID, r.Model, r.Uncached, r.Changed
 		text, _ := json.Marshal(l)
 		log += string(text) + "\n"
 	}
 	read, err := ReadLog(strings.NewReader(log), Range{})
-	want := "Of 61 % uncached: 36 points seen for the first time; 25 points evicted (more cache, or a lower tier, keeps them); " +
-		"0.4 points of other causes.\n"
+	want := "Of 61 % uncached: 31 points seen for the first time; 15 points evicted (more cache, or a lower tier, keeps them); " +
+		"8 points a time of day at token 214 of the system text of model m (move it to the end); 7 points reasoning dropped in a message of " +
+		"assistant of model m (send answers back as they came); 0.4 points of other causes.\n"
 	for _, r := range []Report{live.Report(), live.Of(Range{Since: began}), read} {
 		if got := r.String(); !strings.HasPrefix(got, want) || err != nil {
 			t.Errorf("%q, %v; want it to begin with %q", got, err, want)
+		}
+		if len(r.Places) != 2 || r.Places[0].Tokens != 160 || r.Places[0].Example != "d1" || r.Places[0].Requests != 1 {
+			t.Errorf("got the places %+v, want two, the first of 160 tokens with an example", r.Places)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -103,16 +104,37 @@ func (r *Report) writeCauses(w io.Writer) {
 		return
 	}
 	points := func(n int) float64 { return 100 * float64(n) / float64(r.Accounted) }
-	fmt.Fprintf(w, "Of %.0f %% uncached", points(r.Uncached.Total()))
-	sep, rest := ": ", 0
-	r.Uncached.Each(func(c account.Cause, tokens int) {
+	type line struct {
+		tokens int
+		says   string
+	}
+	var lines []line
+	rest := 0
+	add := func(tokens int, says string) {
 		if points(tokens) < 0.5 {
 			rest += tokens
-			return
+		} else {
+			lines = append(lines, line{tokens, says})
 		}
-		fmt.Fprintf(w, "%s%.0f points %s", sep, points(tokens), c.Says())
+	}
+	for c, tokens := range r.Uncached {
+		if c := account.Cause(c); c == account.Changed {
+			for i := range r.Places {
+				if p := &r.Places[i]; p.Tokens <= tokens && points(p.Tokens) >= 0.5 {
+					add(p.Tokens, p.String())
+					tokens -= p.Tokens
+				}
+			}
+		}
+		add(tokens, account.Cause(c).Says())
+	}
+	slices.SortStableFunc(lines, func(a, b line) int { return b.tokens - a.tokens })
+	fmt.Fprintf(w, "Of %.0f %% uncached", points(r.Uncached.Total()))
+	sep := ": "
+	for _, l := range lines {
+		fmt.Fprintf(w, "%s%.0f points %s", sep, points(l.tokens), l.says)
 		sep = "; "
-	})
+	}
 	if rest > 0 {
 		fmt.Fprintf(w, "%s%.1f points of other causes", sep, points(rest))
 	}

@@ -1,0 +1,194 @@
+package changes
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sightline-router/sightline/internal/fair"
+)
+
+// Kind is what a part of a prompt is.
+type Kind uint8
+
+// The kinds. A Whole is a prompt that has no messages.
+const (
+	Template Kind = iota
+	System
+	Tools
+	Message
+	Whole
+)
+
+// Part is a part of a prompt's text, with the template's own text before it.
+type Part struct {
+	Kind   Kind
+	Number int    // of a message, from 1
+	Role   string // of a message, as Role returns it
+	At     int    // where it begins, in bytes
+	Len    int
+}
+
+// Role returns the name of a message's role. Engines take any, and a client's text is not kept.
+func Role(role string) string {
+	if slices.Contains([]string{"system", "developer", "user", "assistant", "tool"}, role) {
+		return role
+	}
+	return "other"
+}
+
+func (p *Part) name() string {
+	switch p.Kind {
+	case System:
+		return "the system text"
+	case Tools:
+		return "the tools"
+	case Message:
+		return fmt.Sprintf("message %d (%s)", p.Number, p.Role)
+	case Whole:
+		return "the prompt"
+	}
+	return "the template's text"
+}
+
+// segment is a part with its place among the others.
+type segment struct {
+	Part
+	text   string
+	before uint64 // hash of all text before it
+	hash   uint64 // of that and its own
+	alone  uint64 // of its own text; 0: too short to be told from others
+}
+
+const leastAlone = 24 // bytes
+
+// segments returns the parts that are in the prompt's text, the template's beginning first.
+func (p *Prompt) segments() []segment {
+	list, hash := make([]segment, 0, len(p.Parts)+1), p.Space^1
+	end := 0
+	add := func(part Part) {
+		part.Len = min(part.Len, len(p.Text)-part.At)
+		s := segment{Part: part, text: p.Text[end : part.At+part.Len], before: hash}
+		hash, end = p.Key.Bytes(bytesOfText(s.text), hash), part.At+part.Len
+		s.hash = hash
+		if s.Kind != Template && s.Len >= leastAlone {
+			s.alone = p.Key.Bytes(bytesOfText(p.Text[part.At:end]), p.Space^2)
+		}
+		list = append(list, s)
+	}
+	if p.Text == "" {
+		return nil
+	}
+	first := len(p.Text)
+	if len(p.Parts) > 0 {
+		first = p.Parts[0].At
+	}
+	add(Part{Len: first})
+	for _, part := range p.Parts {
+		if part.At >= end {
+			add(part)
+		}
+	}
+	return list
+}
+
+// node is a segment behind all that stands before it, under its hash. Two more entries refer to it by their parent: under follower(before)
+// the one seen last there, and under alone the one seen last with that text.
+type node struct {
+	parent uint64 // hash of all before it
+	words  uint32 // hash of its words; those with a digit count as equal
+	bag    uint32 // hash of its words in any order
+	bare   uint32 // hash of its words without reasoning
+	token  int32  // the first one that differed from another segment there; -1: not known
+	at     uint16 // index among the segments
+	kind   uint8  // of kinds, how it differed
+	thinks bool   // it has reasoning
+	fair.Kept
+}
+
+func follower(before uint64) uint64 { return before ^ 0x5BD1E9955BD1E995 }
+
+// rememberNodes remembers segments, and where and how one of them differs from others.
+func (m *Memory) rememberNodes(p *Prompt, list []segment) {
+	for i := range list {
+		s := &list[i]
+		if one := m.nodes.Find(s.hash); one != nil {
+			one.Use()
+		} else {
+			n := node{parent: s.before, token: -1, at: uint16(min(i, 1<<16-1))}
+			n.read(s.text)
+			m.nodes.Put(p.Client, s.hash, n)
+		}
+		for _, hash := range []uint64{follower(s.before), s.alone} {
+			if one := m.nodes.Find(hash); one != nil {
+				one.parent, one.at = s.hash, uint16(min(i, 1<<16-1))
+				one.Use()
+			} else {
+				m.nodes.Put(p.Client, hash, node{parent: s.hash, at: uint16(min(i, 1<<16-1))})
+			}
+		}
+	}
+	m.nodes.Fit()
+}
+
+// read fills in the hashes of a segment's words. They are of 32 bits of a sum without a key: they are compared only where all that stands
+// before is equal, which no other tenant's is.
+func (n *node) read(text string) {
+	n.words, n.bag, _ = words(text)
+	n.bare, n.thinks = n.words, false
+	if bare := withoutReasoning(text); len(bare) != len(text) {
+		n.bare, _, _ = words(bare)
+		n.thinks = true
+	}
+}
+
+// words returns a hash of a text's words, and one of them in any order.
+func words(text string) (ordered, bag uint32, count int) {
+	const prime = 16777619
+	word, digit := uint32(2166136261), false
+	in := false
+	flush := func() {
+		if in {
+			bag += word * (word>>15 | 1)
+			if digit {
+				word = 1
+			}
+			ordered = (ordered ^ word) * prime
+			ordered ^= ordered >> 15
+			count++
+		}
+		word, digit, in = 2166136261, false, false
+	}
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		isDigit := c >= '0' && c <= '9'
+		if isDigit || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80 || c == '_' {
+			word, digit, in = (word^uint32(c))*prime, digit || isDigit, true
+			continue
+		}
+		flush()
+	}
+	flush()
+	return ordered, bag, count
+}
+
+// reasoning are the marks around reasoning, as templates write it: of most, of Mistral, and of gpt-oss.
+var reasoning = [][2]string{{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<|channel|>analysis<|message|>", "<|end|>"}}
+
+// withoutReasoning returns a text without the reasoning in it.
+func withoutReasoning(text string) string {
+	for _, mark := range reasoning {
+		for {
+			from := strings.Index(text, mark[0])
+			if from < 0 {
+				break
+			}
+			n := strings.Index(text[from:], mark[1])
+			if n < 0 {
+				break
+			}
+			text = text[:from] + text[from+n+len(mark[1]):]
+		}
+	}
+	return text
+}
