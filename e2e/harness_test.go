@@ -71,6 +71,7 @@ type script struct {
 	Edit    string   `json:"edit,omitempty"` // replaces the first EDITME
 	Panic   bool     `json:"panic,omitempty"`
 	Late    bool     `json:"late,omitempty"` // not before Envoy has given up
+	Due     []string `json:"due,omitempty"`  // of each target
 }
 
 func decideAsTold(ctx context.Context, req *router.Request) router.Decision {
@@ -91,7 +92,11 @@ func decideAsTold(ctx context.Context, req *router.Request) router.Decision {
 		if req.Only != nil && !slices.Contains(req.Only, addr) {
 			continue
 		}
-		d.Targets = append(d.Targets, router.Target{Worker: "w" + addr[strings.LastIndexByte(addr, ':')+1:], Addr: addr, Rank: -1})
+		target := router.Target{Worker: "w" + addr[strings.LastIndexByte(addr, ':')+1:], Addr: addr, Rank: -1}
+		if n := len(d.Targets); n < len(s.Due) {
+			target.Place = router.Place{Header: "x-vllm-priority", Value: s.Due[n], Ahead: true}
+		}
+		d.Targets = append(d.Targets, target)
 	}
 	if s.Rank != nil && len(d.Targets) > 0 {
 		d.Targets[0].Rank = *s.Rank

@@ -309,7 +309,7 @@ func TestZonesAndLimits(t *testing.T) {
 			s.workers[i].(map[string]any)["zone"] = zone
 		}
 		for i, zone := range []string{"a", "b"} {
-			s.replicas[i].keys = map[string]any{"zones": map[string]any{"own": zone, "distance": "100ms"}}
+			s.replicas[i].keys = map[string]any{"zones": map[string]any{"own": zone, "to": map[string]any{"*": "100ms"}}}
 		}
 	}, workers, 0, 2, 1, map[string]any{"fixed": unprobed("health_every", "200ms"), "replicas": true, "drain": "0s", "max_in_flight": each})
 	l.under("all well", 0, false, func() {})

@@ -24,7 +24,7 @@ func TestPolicies(t *testing.T) {
 		o.Config = func(keys map[string]any) {
 			keys["max_in_flight"], keys["fixed"] = each, unprobed("load_every", "0s")
 			keys["fair_share"] = map[string]any{"header": "X-Tenant", "priority": "x-priority"}
-			keys["zones"] = map[string]any{"own": "a", "distance": "200ms"}
+			keys["zones"] = map[string]any{"own": "a", "to": map[string]any{"*": "200ms"}}
 			workers := keys["workers"].([]any)
 			for i, zone := range []string{"a", "b", "b"} {
 				workers[i].(map[string]any)["zone"] = zone

@@ -115,6 +115,7 @@ func (t *streamSettings) steer(d router.Decision) mutation {
 	}
 	if len(d.Targets) == 0 {
 		m.remove(t.headersToRemove()...)
+		m.place(d.UnsteeredChoice.Place)
 		return m
 	}
 	if t.Mode != Sightline {
@@ -148,7 +149,19 @@ func (t *streamSettings) steer(d router.Decision) mutation {
 	m.setOrRemove(HeaderPrefiller, prefiller)
 	m.setOrRemove(HeaderEncoder, d.Encoder)
 	m.setOrRemove(HeaderSource, d.Source)
+	m.place(first.Place)
+	if !t.strict && second.Place.Ahead {
+		m.set(t.secondHeader()+"-"+second.Place.Header, second.Place.Value)
+	}
 	return m
+}
+
+// place sets the header by which a worker serves waiting requests, if the decision has one. A client's own is removed as all of package
+// denied's table.
+func (m *mutation) place(p router.Place) {
+	if p.Value != "" {
+		m.set(p.Header, p.Value)
+	}
 }
 
 // number formats a rank; "" for none.

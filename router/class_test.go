@@ -138,7 +138,7 @@ func TestClassPredictions(t *testing.T) {
 		body := chatBody("m", fmt.Sprintf("%q", text(200, seed)))
 		first := w.decide(body)
 		second := w.decide(body)
-		if second.Reason != Predicted || second.Targets[0] != first.Targets[0] || second.CachedTokens < second.PromptTokens-32 {
+		if second.Reason != Predicted || second.Targets[0].Worker != first.Targets[0].Worker || second.CachedTokens < second.PromptTokens-32 {
 			t.Errorf("first %+v\nthen %+v", first, second)
 		}
 		seen[first.Targets[0].Worker] = true

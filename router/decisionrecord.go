@@ -21,6 +21,9 @@ func (p *plan) newLogLine(b *bookingRecord) *decisionlog.Line {
 		InputLength: d.PromptTokens, HashIDs: []uint64{}, Arm: string(d.Arm), Reason: string(d.Reason), Why: d.Why, Rank: -1,
 		Cached: d.CachedTokens, Held: d.HeldTokens, Regret: d.Regret,
 		Took: milliseconds(p.opt.Now().Sub(p.now)), ReportedCached: -1}
+	if d.Order != nil {
+		l.Delay = d.Order.Delay
+	}
 	if b == nil {
 		return l
 	}

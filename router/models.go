@@ -17,6 +17,7 @@ type Model struct {
 	Aliases  []string // other names of the model
 	Adapters []string // LoRA adapters: names that requests use instead of the model's
 	MaxLoRAs int      // adapters that a worker has loaded at once, if its engine never says; 0: as it reports, else 1
+	NoOrder  bool     // workers are not told when a request is due
 	FetchKV  bool     // workers fetch KV blocks from each other if a request names the source
 	Unit     int      // tokens that its workers' lower tiers return at once; less than a block: one block
 	Prompts  *engine.LiveModel

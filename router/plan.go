@@ -32,8 +32,8 @@ type plan struct {
 	req            *Request
 	mem            *scratch
 	list           shortlist
-	now            time.Time
-	unread         bool // chosen by load alone
+	now, came      time.Time // which is later if the request has waited; when it came
+	unread         bool      // chosen by load alone
 	seed           uint64
 	lane           *lane // where it has room to be read; nil: none taken
 	weight         int   // how much
@@ -74,6 +74,7 @@ func (s *scratch) release() {
 func (r *Router) newPlan(req *Request, ways *policies, unsteeredShare float64, mem *scratch) *plan {
 	p := &plan{state: &r.state, serving: r.serving.Load(), ways: ways, unsteeredShare: unsteeredShare, req: req, mem: mem}
 	p.begin(r.opt.Now())
+	p.came = p.now
 	p.follow(&ways.steered)
 	if unsteeredShare >= 1 {
 		p.follow(&ways.unsteered)
@@ -275,6 +276,7 @@ func (p *plan) finish(seed uint64) bool {
 	} else {
 		p.answer()
 	}
+	p.nameOrder()
 	return true
 }
 

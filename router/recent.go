@@ -46,6 +46,7 @@ type Recent struct {
 	Begins       uint32           `json:"begins,omitempty"`       // equal for prompts that begin alike and no worker held, see Decision
 	Partial      bool             `json:"partial,omitempty"`      // the prediction is a lower bound
 	UpperBound   bool             `json:"upper_bound,omitempty"`  // the prediction is an upper bound
+	Order        *Order           `json:"order,omitempty"`        // when it is due at its worker
 	Took         time.Duration    `json:"took_ns"`                // to decide
 	Used         string           `json:"used,omitempty"`         // ip:port that Envoy reported
 	Code         int              `json:"code,omitempty"`         // HTTP status at the end
@@ -114,7 +115,8 @@ func (p *plan) recentEntry(took time.Duration) *Recent {
 	e := &Recent{At: p.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1,
 		PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial,
-		UpperBound: d.UpperBound, Took: took, Reported: -1, Streams: p.mem.reading.req.Fields["stream"].Bool(), Fetches: p.fetches()}
+		UpperBound: d.UpperBound, Order: d.Order,
+		Took: took, Reported: -1, Streams: p.mem.reading.req.Fields["stream"].Bool(), Fetches: p.fetches()}
 	if d.Refuse != nil {
 		e.Code = d.Refuse.Status
 	}

@@ -29,7 +29,8 @@ type Request struct {
 	Source uint64
 	// Session is the client's X-Session-ID, if any.
 	Session string
-	// FirstToken is the time within which the client wants its first token; 0: not given. It only orders workers.
+	// FirstToken is the time within which the client wants its first token; 0: not given. It orders workers, and puts the request
+	// back at the chosen one if it is long.
 	FirstToken time.Duration
 	// Client identifies the sender by what it cannot choose itself, such as its address; 0: not known.
 	Client fair.Client
@@ -73,6 +74,7 @@ type Target struct {
 	// With an Instance, Prefill is an instance id too; else it is an ip:port (llm-d's sidecar at Addr).
 	Prefill     string
 	PrefillRank int
+	Place       Place // the request's place among those that wait there; zero: it gets none
 }
 
 // Decision is the router's answer. Targets is empty only if no worker is known or the request is not steered (then Envoy's
@@ -119,6 +121,7 @@ type Decision struct {
 	Said *learned.Said
 	// Session, if not empty, is to become the request's X-Session-ID.
 	Session string
+	Order   *Order // when it is due; nil: its worker is told nothing
 	Refuse  *Refusal
 	Edits   []Edit
 }

@@ -14,6 +14,7 @@
 //	overlap.go         what the slots have of the prompt; lookup.go: its blocks; recall.go: blocks that events taught
 //	router/choose      a list of policies, costs, the ranking
 //	answer.go          targets, edits and reasons; regret.go: cached tokens that the choice gave up
+//	order.go           when the request is due, for engines that serve by that
 //	commit.go          how a plan is carried out: steered, unsteered (unsteered.go), or not at all (dryrun.go)
 //	booking.go         what is recorded then; router/ledger: the life of a booking
 //

@@ -164,7 +164,7 @@ func TestLadder(t *testing.T) {
 		t.Fatalf("%+v", first)
 	}
 	second := w.decide(body)
-	if second.Reason != Predicted || second.Targets[0] != first.Targets[0] || second.CachedTokens < first.PromptTokens-16 {
+	if second.Reason != Predicted || second.Targets[0].Worker != first.Targets[0].Worker || second.CachedTokens < first.PromptTokens-16 {
 		t.Errorf("a second later: %+v", second)
 	}
 	w.now = w.now.Add(21 * time.Second)
@@ -185,7 +185,7 @@ func TestLadder(t *testing.T) {
 	img := chatBody("m", testImage(1, 640, 480))
 	seen := w.decide(img)
 	w.now = w.now.Add(time.Minute)
-	if again := w.decide(img); again.Reason != Affinity || again.Targets[0] != seen.Targets[0] {
+	if again := w.decide(img); again.Reason != Affinity || again.Targets[0].Worker != seen.Targets[0].Worker {
 		t.Errorf("an image seen a minute ago: %+v, first %+v", again, seen.Targets[0])
 	}
 }
@@ -197,7 +197,8 @@ func TestAffinityByURL(t *testing.T) {
 	first := w.decide(body)
 	w.now = w.now.Add(time.Minute)
 	second := w.decide(body)
-	if first.Reason != Load || second.Reason != Affinity || second.Targets[0] != first.Targets[0] || second.Why != whyNoFetchText {
+	if first.Reason != Load || second.Reason != Affinity || second.Targets[0].Worker != first.Targets[0].Worker ||
+		second.Why != whyNoFetchText {
 		t.Errorf("first %+v\nthen %+v", first, second)
 	}
 }

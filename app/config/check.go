@@ -332,6 +332,9 @@ func (c *Config) checkModels(bad report) {
 			}
 			names[n] = path
 		}
+		if !slices.Contains([]string{"", "auto", "off"}, m.EngineOrder) {
+			bad(path+".engine_order", "%q is not known (want auto or off)", m.EngineOrder)
+		}
 		m.NoSessionIDs = c.Fixed.NoSessions
 		checkServer(&m.Server, nil, path, bad)
 		m.checkClasses(path, bad)

@@ -105,25 +105,27 @@ type Fair struct {
 
 // Zones say how far workers are from Envoy.
 type Zones struct {
-	Own      string                   `yaml:"own"`      // Envoy's zone; "": distance is ignored
-	Distance time.Duration            `yaml:"distance"` // additional round trip time to a worker in another zone
-	To       map[string]time.Duration `yaml:"to"`       // the same by zone
+	Own string                   `yaml:"own"` // Envoy's zone
+	To  map[string]time.Duration `yaml:"to"`  // additional round trip time to a worker, by its zone; OtherZones: in any other than Own
 }
+
+// OtherZones are those that Zones.To does not name.
+const OtherZones = "*"
 
 // DelayTo returns the additional round trip time to a zone; 0 if unknown.
 func (z *Zones) DelayTo(zone string) time.Duration {
-	if far, known := z.To[zone]; known {
+	if far, known := z.To[zone]; known && zone != OtherZones {
 		return far
 	}
 	if z.Own == "" || zone == "" || zone == z.Own {
 		return 0
 	}
-	return z.Distance
+	return z.To[OtherZones]
 }
 
 // all returns the distances by key.
 func (z *Zones) all() map[string]time.Duration {
-	all := map[string]time.Duration{"zones.distance": z.Distance}
+	all := map[string]time.Duration{}
 	for zone, far := range z.To {
 		all["zones.to."+zone] = far
 	}
@@ -205,6 +207,7 @@ type Model struct {
 	Adapters      []string `yaml:"adapters"` // LoRA adapters' names
 	Dir           string   `yaml:"dir"`      // model directory without weights; relative to this file
 	engine.Server `yaml:",inline"`
+	EngineOrder   string  `yaml:"engine_order"` // auto: its engines are told when a request is due, where they serve by that; off
 	FetchKV       bool    `yaml:"fetch_kv"`     // tell a worker who holds blocks that it lacks (llm-d's sidecar with the offloading connector)
 	OffloadUnit   int     `yaml:"offload_unit"` // tokens that a lower tier returns at once; 0: one block
 	Classes       []Class `yaml:"classes"`      // workers that were started differently

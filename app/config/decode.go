@@ -63,7 +63,7 @@ func parse(data []byte, place string) (Config, error) {
 // UnmarshalYAML starts from the engine's defaults, and for each class from the model's values.
 func (m *Model) UnmarshalYAML(decode func(any) error) error {
 	type plain Model // without this method
-	own := plain{Server: engine.DefaultServer()}
+	own := plain{Server: engine.DefaultServer(), EngineOrder: "auto"}
 	var given map[string]deferredValue
 	if err := errors.Join(decode(&own), decode(&given)); err != nil {
 		return err

@@ -35,6 +35,7 @@ var removed = map[string]string{
 	"replicas.api_key_file": "the first token of listen_token_file is sent (leave the key out)",
 	"dynamo.plane":          "it is NATS if nats.url is given, else ZeroMQ (leave the key out)",
 	"dynamo.endpoint":       "it stands beside the component (want component: COMPONENT/ENDPOINT, if it is not generate)",
+	"zones.distance":        "it is the distance to all zones that zones.to does not name (want to: {\"*\": 2ms})",
 	"ready_after":           "a start waits for event streams for 30 s at most (leave the key out)",
 	"decision_log.key_file": "pseudonyms have the secret of the block hashes (want index.key_file)",
 	"models.max_loras":      "workers report it, and SGLang's is taken to be 8 (leave the key out)",

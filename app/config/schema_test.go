@@ -29,7 +29,8 @@ var enums = map[string][]any{
 	"log_level":    {"debug", "info", "warn", "error"},
 	"on_unread":    {"route", "refuse"},
 	"workers.role": {"", "both", "prefill", "decode", "encode"}, "kubernetes.workers.role": {"", "both", "prefill", "decode", "encode"},
-	"models.engine": {"vllm", "sglang", "trtllm"}, "models.chat_template_content_format": {"auto", "string", "openai"},
+	"models.engine_order": {"auto", "off"},
+	"models.engine":       {"vllm", "sglang", "trtllm"}, "models.chat_template_content_format": {"auto", "string", "openai"},
 	"models.mm_hasher_algorithm": {"blake3", "sha256", "sha512"}, "models.tokenizer_mode": {"auto", "hf", "slow",
 		"mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41", "inkling", "kimi_k3", "kimi_audio", "cohere",
 		"alpamayo2_super", "terratorch"},
@@ -148,7 +149,7 @@ func element(of reflect.Type) reflect.Value {
 	v := reflect.New(of.Elem()).Elem()
 	switch m := v.Addr().Interface().(type) {
 	case *Model:
-		m.Server = engine.DefaultServer()
+		m.Server, m.EngineOrder = engine.DefaultServer(), "auto"
 	case *Class:
 		m.Server = engine.DefaultServer()
 	}

@@ -84,6 +84,9 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 			e.PromptTokens, e.CachedTokens,
 			e.HeldTokens, joinNonEmpty(", not chosen for: ", e.Regret))
 	}
+	if o := e.Order; o != nil {
+		line("due", "%.1f s after it came, with %d tokens of work; the worker serves those that wait: %s", o.Delay/1e3, o.Work, o.Serves)
+	}
 	if len(e.Ranked) > 0 {
 		line("margin", "%.0f tokens %s than the next; %d of the others count as equal", math.Abs(e.Margin),
 			map[bool]string{true: "dearer", false: "cheaper"}[e.Margin < 0], e.Ties)

@@ -42,7 +42,8 @@ func loadModels(cfg config.Config, now *state, media *engine.Media, log *zap.Log
 		logModel(log, live.Model())
 		log.Debug("model directory read", zap.String("model", mc.Name), zap.Duration("took", time.Since(start)))
 		m := router.Model{Name: mc.Name, Aliases: mc.Aliases, Adapters: mc.Adapters, MaxLoRAs: mc.Rules().Adapters, FetchKV: mc.FetchKV,
-			Unit: mc.OffloadUnit, Prompts: live}
+			NoOrder: mc.EngineOrder == "off",
+			Unit:    mc.OffloadUnit, Prompts: live}
 		if err := loadClasses(&m, mc, media); err != nil {
 			return nil, fmt.Errorf("models[%d].%w", i, err)
 		}
@@ -100,7 +101,7 @@ func (s *state) model(mc config.Model) (m router.Model, found bool) {
 		return m, false
 	}
 	named := func(c config.Model) config.Model {
-		c.Aliases, c.Adapters, c.FetchKV = mc.Aliases, mc.Adapters, mc.FetchKV
+		c.Aliases, c.Adapters, c.FetchKV, c.EngineOrder = mc.Aliases, mc.Adapters, mc.FetchKV, mc.EngineOrder
 		return c
 	}
 	at := slices.IndexFunc(s.cfg.Models, func(c config.Model) bool { return reflect.DeepEqual(named(c), mc) })
@@ -108,7 +109,7 @@ func (s *state) model(mc config.Model) (m router.Model, found bool) {
 		return m, false
 	}
 	m = s.models[at]
-	m.Aliases, m.Adapters, m.FetchKV = mc.Aliases, mc.Adapters, mc.FetchKV
+	m.Aliases, m.Adapters, m.FetchKV, m.NoOrder = mc.Aliases, mc.Adapters, mc.FetchKV, mc.EngineOrder == "off"
 	return m, true
 }
 

@@ -175,6 +175,9 @@ func (s *sources) rows(ix *indexer.Index) (rows []findings.Worker) {
 		}
 		class, _ := cfg.ClassOf(&config.Worker{Model: r.Model, Class: r.Class})
 		r.Engine = class.Engine
+		if serves := f.Worker.Serving(); serves != rules.Unsaid {
+			r.Serves = serves.String()
+		}
 		if f.EventAge != nil {
 			r.EventAge = f.EventAge(now).Seconds()
 		}

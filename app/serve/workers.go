@@ -223,7 +223,7 @@ func (s *sources) start(f *runningFinder) {
 			s.policies.Store(p)
 			if p.Ranks() && s.now.Load().cfg.MaxInFlight == 0 {
 				s.unlimited.Do(func() {
-					s.log.Warn("priorities of InferenceObjectives have no effect without a limit of requests in flight: set max_in_flight " +
+					s.log.Warn("priorities of InferenceObjectives keep no places without a limit of requests in flight: set max_in_flight " +
 						"(--max-in-flight with --pool)")
 				})
 			}

@@ -78,6 +78,7 @@ type Rules struct {
 	// What servers report while they serve.
 	Health string // the path that answers 2xx while the server can serve and 503 while it cannot; "": none
 	Load   Load
+	Order  Order
 }
 
 // Flags are the command-line arguments that make a server report what the router needs, as users type them; "": none is needed, or

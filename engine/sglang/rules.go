@@ -34,7 +34,7 @@ func Rules(v rules.Version) rules.Rules {
 			Events: `--kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
 			Counts: "--enable-cache-report", Metrics: "--enable-metrics", Blocks: "--page-size 16",
 		},
-		Health: health, Load: load,
+		Health: health, Load: load, Order: order(v),
 	}
 }
 

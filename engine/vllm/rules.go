@@ -31,6 +31,9 @@ func Rules(v rules.Version) rules.Rules {
 		HasTokenize: true, TokenizesChats: true, TokenizesImages: true,
 		Health: health, Load: load,
 	}
+	if since(30) {
+		r.Order = rules.Order{Header: "x-vllm-priority", Assumed: rules.LowFirst, Ask: askOrder}
+	}
 	if since(31) {
 		r.FindEvents = findEvents
 	}

@@ -51,6 +51,8 @@ var Fields = []Field{
 		"goes on from, or replaces, what another request of a session stored"},
 	{"rid", false, InBody | InArgs, "SGLang 0.5.23", sglangIO, "the request's name: one that is taken disturbs another client's"},
 
+	{"priority", false, InBody, "vLLM 0.32, SGLang 0.5.23, TensorRT-LLM 1.4", vllmChat + ", " + sglangChat + ", " + trtChat,
+		"whose requests it is served before"},
 	{"request_id", false, InBody | InArgs, "vLLM 0.32, SGLang 0.5.23", vllmChat + ", kv_connector/v1/moriio/moriio_common.py",
 		"the request's name; MoRIIO and P2P NCCL read addresses from it"},
 	{"kv_transfer_params", false, InBody | InArgs, "vLLM 0.32", vllmChat, "where KV blocks are taken from, by host and port"},

@@ -39,7 +39,7 @@ func (s *sightline) place(r *run) router.Decision {
 	}
 	p := r.req.read(s.ids[:0])
 	s.ids = p.IDs
-	return s.router.Place(id, model, p)
+	return s.router.Place(id, model, r.req.Priority, p)
 }
 
 // teach tells the router whose blocks a slot stores.

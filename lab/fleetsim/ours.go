@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/sightline-router/sightline/engine"
@@ -133,6 +134,9 @@ func (s *sightline) Pick(v *View, r *run) int {
 	d := s.place(r)
 	at := s.fleet.ByAddr(d.Targets[0].Addr)
 	r.booked = d
+	if v.sim.setup.ByDue {
+		r.due, _ = strconv.ParseInt(d.Targets[0].Place.Value, 10, 64)
+	}
 	if s.pool != nil {
 		s.pool.take(v, r, d.Encoder)
 	}

@@ -3,6 +3,7 @@ package fleetsim
 import (
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -26,6 +27,7 @@ type Setup struct {
 	Speeds    []float64 // by worker; missing: 1
 	Failing   int       // this many workers answer 503 at once
 	Delays    Delays
+	ByDue     bool    // engines serve waiting requests as the router says, not as they come
 	Replicas  int     // routers that take requests in turn, each with its own view; 0: 1
 	Sharing   Sharing // between replicas of this repository's router
 	Lossy     float64 // share of event messages that are lost
@@ -408,7 +410,11 @@ func (s *sim) arrive(req *Request) {
 }
 
 func (s *sim) queueAt(w *worker, r *run) {
-	w.waiting = append(w.waiting, r)
+	at := len(w.waiting)
+	for at > 0 && r.due < w.waiting[at-1].due { // among equal ones as they come (vLLM 0.32, v1/core/sched/request_queue.py)
+		at--
+	}
+	w.waiting = slices.Insert(w.waiting, at, r)
 	s.work(w)
 }
 

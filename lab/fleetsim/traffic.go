@@ -27,6 +27,9 @@ type Request struct {
 	Answer  Segment // what the engine will generate
 	Images  []Image // in the order of the prompt
 	Adapter uint64  // LoRA adapter; 0: none
+
+	Priority int // as a trusted header gives it
+
 	History int     // prompt tokens of the previous turn; 0: this is the first one
 	logged  *logged // if it comes from a trace
 

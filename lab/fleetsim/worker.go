@@ -118,6 +118,7 @@ type run struct {
 	lends    bool          // it is such a run
 	encoded  time.Duration // when other workers have encoded its images; 0: it encodes them itself
 	booked   any           // used by the picker
+	due      int64         // the lowest is served first; 0 of all: as they come
 	hybrid   *hybridRun    // its blocks in a hybrid worker's cache
 	calls    calls
 }

@@ -89,6 +89,10 @@ func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjso
 		return nil, errNoPrompt
 	}
 	j.prompts = prompts
+	priority, err := w.priorityOf(r, body)
+	if err != nil {
+		return nil, err
+	}
 	if err := w.nameMedia(ctx, body, prompts); err != nil {
 		return nil, err
 	}
@@ -116,7 +120,8 @@ func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjso
 				len(p.Tokens), w.cfg.MaxModelLen)}
 		}
 		s := &sequence{
-			ctx: ctx, index: i, size: w.engines[0].pool.Unit(), scope: scope, adapter: adapter,
+			priority: priority,
+			ctx:      ctx, index: i, size: w.engines[0].pool.Unit(), scope: scope, adapter: adapter,
 			session: r.Header.Get("X-Session-Id"), max: limit, arrived: time.Now(), out: j.out,
 			tokens: append(make([]uint32, 0, len(p.Tokens)+limit), p.Tokens...), request: request{Prompt: len(p.Tokens)},
 			answer: w.answer(p), report: body.Get("vllm_xargs.kv_cache_report_mode").Str == "full",

@@ -24,6 +24,7 @@ type scheduler struct {
 	slow   float64 // how many times that
 	budget int     // tokens a step; 0: no limit
 	seats  int
+	byDue  bool // --scheduling-policy priority
 	hasher *vllmid.BlockHasher
 	pub    teller
 	load   *publisher // nil: its load is not told
@@ -68,6 +69,7 @@ type sequence struct {
 	max      int // tokens to generate
 	noRead   bool
 	report   bool
+	priority int64 // the lowest is served first, if the worker serves by it
 	arrived  time.Time
 	begun    time.Time     // its first step began
 	out      chan<- output // has room for everything that the request can generate
@@ -111,13 +113,29 @@ func (e *scheduler) submit(seqs ...*sequence) {
 		s.hash(e.hasher)
 	}
 	e.mu.Lock()
-	e.waiting = append(e.waiting, seqs...)
+	for _, s := range seqs {
+		e.queue(s)
+	}
 	e.counters.Requests += len(seqs)
 	e.mu.Unlock()
 	select {
 	case e.wake <- struct{}{}:
 	default:
 	}
+}
+
+// queue puts a sequence where its turn comes: with byDue behind those of a lower or the same priority. e.mu is held.
+func (e *scheduler) queue(s *sequence) {
+	at := len(e.waiting)
+	for e.byDue && at > 0 && s.before(e.waiting[at-1]) {
+		at--
+	}
+	e.waiting = slices.Insert(e.waiting, at, s)
+}
+
+// before is vLLM's order of requests: by priority, then as they came.
+func (s *sequence) before(o *sequence) bool {
+	return s.priority < o.priority || s.priority == o.priority && s.arrived.Before(o.arrived)
 }
 
 // run steps until ctx ends. It never idles while a sequence waits: with nothing running, every block is free.
@@ -202,14 +220,24 @@ func (e *scheduler) schedule() (step []*sequence, cost time.Duration) {
 }
 
 // grow makes room for a running sequence's next n tokens and stores the blocks that they fill. Without free blocks the request
-// admitted last goes back to the queue, and starts again later (vLLM's preemption); false if that was s.
+// admitted last, or with byDue the last in its order, goes back to the queue, and starts again later (vLLM's preemption); false if that
+// was s.
 func (e *scheduler) grow(s *sequence, n int) bool {
 	s.hash(e.hasher)
 	for !e.pool.Allocate(&s.request, nil, n) {
 		last := e.running[len(e.running)-1]
-		e.running = e.running[:len(e.running)-1]
+		for _, r := range e.running {
+			if e.byDue && last.before(r) {
+				last = r
+			}
+		}
+		e.running = slices.DeleteFunc(e.running, func(r *sequence) bool { return r == last })
 		e.pool.Release(&last.request)
-		e.waiting = slices.Insert(e.waiting, 0, last)
+		if e.byDue {
+			e.queue(last)
+		} else {
+			e.waiting = slices.Insert(e.waiting, 0, last)
+		}
 		e.counters.Preempted++
 		if last == s {
 			return false

@@ -47,6 +47,9 @@ func (w *Worker) routes() http.Handler {
 		mux.HandleFunc("POST /reset_prefix_cache", func(rw http.ResponseWriter, _ *http.Request) {
 			answerJSON(rw, map[string]bool{"success": w.ResetPrefixCache()})
 		})
+		if w.cfg.TellsConfig {
+			mux.HandleFunc("GET /server_info", w.config)
+		}
 		if w.rules.EventSources {
 			mux.HandleFunc("GET /kv_event_sources", w.eventSources)
 		}
@@ -238,7 +241,9 @@ func (w *Worker) loadAdapter(rw http.ResponseWriter, r *http.Request) {
 func (w *Worker) serverInfo(rw http.ResponseWriter, _ *http.Request) {
 	info := map[string]any{"model_path": w.cfg.Model, "served_model_name": w.cfg.ServedName, "api_key": "sk-secret", "revision": nil,
 		"page_size": w.cfg.BlockSize, "dp_size": w.cfg.Ranks, "disable_radix_cache": false, "enable_cache_report": !w.cfg.Bare,
-		"chat_template": nil, "speculative_algorithm": nil, "version": w.cfg.Version, "kv_events_config": nil, "internal_states": []any{}}
+		"enable_priority_scheduling": w.cfg.Priority == ByPriority, "disable_priority_preemption": true,
+		"enable_metrics": w.cfg.Priority != ByPriority,
+		"chat_template":  nil, "speculative_algorithm": nil, "version": w.cfg.Version, "kv_events_config": nil, "internal_states": []any{}}
 	if p := w.engines[0].pub.(*publisher); !w.cfg.Bare {
 		pub, replay := p.pub.port(), p.back.port()
 		info["kv_events_config"] = fmt.Sprintf(`{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":%q}`,

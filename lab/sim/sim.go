@@ -81,6 +81,9 @@ type Config struct {
 	EncoderTokens int
 	// MaxSeqs is how many requests a rank runs at once; the others wait (64).
 	MaxSeqs int
+	// Priority is how it takes requests' priorities; TellsConfig: it answers GET /server_info (VLLM_SERVER_DEV_MODE=1).
+	Priority    Priority
+	TellsConfig bool
 	// MaxTokens is an answer's length where the request names none (16; vLLM would fill the context).
 	MaxTokens int
 	// Ranks is the number of data-parallel ranks, each with its own cache and event port (1).
@@ -290,7 +293,8 @@ func New(cfg Config) (*Worker, error) {
 	}
 	for r := range cfg.Ranks {
 		e := &scheduler{
-			rank: r, time: cfg.Time.scaled(cfg.Speed), slow: 1, budget: cfg.StepTokens, seats: cfg.MaxSeqs, hasher: hasher,
+			rank: r, time: cfg.Time.scaled(cfg.Speed), slow: 1, budget: cfg.StepTokens, seats: cfg.MaxSeqs,
+			byDue: cfg.Priority == ByPriority, hasher: hasher,
 			pub:  &drain{rank: r, ranks: cfg.Ranks, blockSize: cfg.BlockSize, blocks: cfg.Blocks},
 			wake: make(chan struct{}, 1), encoder: newLRU(cfg.EncoderTokens), served: cfg.Served,
 		}

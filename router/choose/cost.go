@@ -150,6 +150,15 @@ func (f Fleet) workAhead(c *Candidate, rate, slow float64) (queue, left, fetches
 	return queue, left, fetches + below
 }
 
+// Work returns the tokens that the candidate has to compute and to encode for the prompt.
+func (c *Candidate) Work() int {
+	work := c.Tokens - min(c.Tokens, c.Predicted) + c.Encode
+	if c.Pulls() {
+		work -= c.Pulled
+	}
+	return max(0, work)
+}
+
 // Pulls reports whether the candidate is to fetch what another worker holds, because that is cheaper than computing it.
 func (c *Candidate) Pulls() bool { return float64(c.Pulled) > Fetch(c.Pulled) }
 

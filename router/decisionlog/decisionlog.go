@@ -70,7 +70,8 @@ type Line struct {
 	Ties       int         `json:"ties"`   // further candidates whose cost counts as equal
 	Considered int         `json:"considered"`
 	Ranked     []Candidate `json:"ranked,omitempty"`
-	Took       float64     `json:"took_ms"` // to decide
+	Delay      float64     `json:"delay_ms,omitempty"` // after which it was due at its worker; 0: the worker was told nothing
+	Took       float64     `json:"took_ms"`            // to decide
 
 	Outcome        Outcome      `json:"outcome"`
 	Status         int          `json:"status,omitempty"`

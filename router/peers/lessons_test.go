@@ -113,7 +113,7 @@ func TestPathsTravel(t *testing.T) {
 			taken, begin := b.lessons("taken"), 100*len(what)+i
 			first := ask(a, begin, 1)
 			eventually(t, what+": the booking is told", func() bool { return b.lessons("taken") > taken })
-			if second := ask(b, begin, 2); second.Reason == router.Predicted && second.Targets[0] == first.Targets[0] {
+			if second := ask(b, begin, 2); second.Reason == router.Predicted && second.Targets[0].Worker == first.Targets[0].Worker {
 				followed++
 			}
 		}

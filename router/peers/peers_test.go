@@ -122,7 +122,7 @@ func (h *hall) join(t *testing.T) *replica {
 
 // decide places a prompt, identified by a number, and returns the decision.
 func (r *replica) decide(prompt uint32, tokens int) router.Decision {
-	return r.router.Place(r.own+Instance(), "m", &engine.Prompt{IDs: ids(prompt, tokens), HashableIDs: tokens, Exact: true})
+	return r.router.Place(r.own+Instance(), "m", 0, &engine.Prompt{IDs: ids(prompt, tokens), HashableIDs: tokens, Exact: true})
 }
 
 func ids(prompt uint32, tokens int) []uint32 {
@@ -212,7 +212,7 @@ func TestTwoAgree(t *testing.T) {
 			t.Fatalf("%d of theirs, want %d", c.Replicas().Bookings(), i+1)
 		}
 		d := b.decide(uint32(i), 800)
-		if d.Targets[0] != first.Targets[0] || d.CachedTokens == 0 {
+		if d.Targets[0].Worker != first.Targets[0].Worker || d.CachedTokens == 0 {
 			t.Fatalf("prompt %d: one chose %v, the other %v with %d cached", i, first.Targets[0], d.Targets[0], d.CachedTokens)
 		}
 		b.router.Observe(router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer"
 )
 
@@ -39,6 +40,7 @@ type Worker struct {
 	adapters      atomic.Pointer[map[string]string] // as listed last, path by name
 	loaded        atomic.Pointer[loadedAdapters]
 	service       atomic.Pointer[serviceSince] // nil: always in service
+	serving       atomic.Int32                 // rules.Serving, as it says
 	present       atomic.Bool                  // in the fleet
 	newcomerUntil atomic.Int64                 // Unix ns until which it is a newcomer
 	pace          atomic.Pointer[pace]         // of its model's workers in the fleet; its own until it is in one
@@ -152,6 +154,12 @@ func (f *Fleet) Set(workers []*Worker) {
 	}
 	f.state.Store(st)
 }
+
+// SetServing sets the order in which the worker says that it serves waiting requests.
+func (w *Worker) SetServing(s rules.Serving) { w.serving.Store(int32(s)) }
+
+// Serving returns it; rules.Unsaid: the worker has not been asked yet, or does not say.
+func (w *Worker) Serving() rules.Serving { return rules.Serving(w.serving.Load()) }
 
 // Present reports whether the worker is in the fleet: known and ready.
 func (w *Worker) Present() bool { return w.present.Load() }

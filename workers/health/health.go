@@ -4,6 +4,7 @@
 //	metrics page  ─▶ Slot.SetReport: other senders' requests, the KV cache's usage; valid for three periods
 //	both          ─▶ Options.ProcessRestarted: another process answers at the worker's address (life.go)
 //	/v1/models    ─▶ Worker.SetAdapters: the LoRA adapters that it has loaded (adapters.go)
+//	its settings  ─▶ Worker.SetServing: the order in which it serves waiting requests (order.go)
 //
 // The engine defines the paths, the gauges' names, and how old values may be (rules.Rules). A worker without them is asked once a
 // minute, in case another one has taken its place, and is not penalized. Answers are hostile: reading is limited in size and
@@ -144,6 +145,10 @@ func (n *Poller) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load
 		both.Go(func() { poll(ctx, w, n.o.Health, phase, c.ask) })
 		a := &adapterPoll{Poller: n, worker: w}
 		both.Go(func() { poll(ctx, w, adapterPeriod*n.o.Health, phase, a.ask) })
+		if r.Order.Ask != nil {
+			o := &orderPoll{Poller: n, worker: w, order: r.Order}
+			both.Go(func() { poll(ctx, w, adapterPeriod*n.o.Health, phase, o.ask) })
+		}
 	}
 	if n.o.Load > 0 && load && r.Load.Path != "" {
 		l := &loadPoll{Poller: n, worker: w, load: r.Load, last: make([]rankReport, len(w.Slots)), life: one}

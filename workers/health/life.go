@@ -58,7 +58,11 @@ func (l *processState) answered(refused bool, asked time.Time) (was time.Time) {
 
 // processRestarted passes on that a worker's process may be another since a time, unless that is zero.
 func (n *Poller) processRestarted(w *fleet.Worker, was time.Time) {
-	if !was.IsZero() && n.o.ProcessRestarted != nil {
+	if was.IsZero() {
+		return
+	}
+	w.SetServing(rules.Unsaid) // it may have other flags now
+	if n.o.ProcessRestarted != nil {
 		n.o.ProcessRestarted(w, was)
 	}
 }

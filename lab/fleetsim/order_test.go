@@ -1,0 +1,50 @@
+package fleetsim
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestQueueByDue checks that a worker serves waiting requests by when they are due, equal ones as they come.
+func TestQueueByDue(t *testing.T) {
+	w := &worker{busy: true}
+	s := &sim{}
+	for i, due := range []int64{5, 3, 5, 1, 3} {
+		s.queueAt(w, &run{due: due, input: i})
+	}
+	var got []int
+	for _, r := range w.waiting {
+		got = append(got, r.input)
+	}
+	if want := []int{3, 1, 4, 0, 2}; !slices.Equal(got, want) {
+		t.Errorf("got served in the order %v, want %v", got, want)
+	}
+}
+
+// TestInteractiveBeforeBatch checks that chats do not wait for others that are marked low, once engines serve by priority.
+func TestInteractiveBeforeBatch(t *testing.T) {
+	all := Scenarios()
+	s := all[slices.IndexFunc(all, func(s Scenario) bool { return s.Name == "chats 14B" })]
+	s.Until = 60 * time.Second
+	s.Traffic = func(seed uint64, rate float64) []*Request {
+		return slices.DeleteFunc(beside(seed, rate), func(r *Request) bool { return r.Prev == nil && r.At > s.Until })
+	}
+	came, due := s.inOrder(1.3, false), s.inOrder(1.3, true)
+	if over(due.Mean, came.Mean) > 0.8 {
+		t.Errorf("got a mean of %v beside batch work, want at most 0.8 of %v, without an order", due.Mean, came.Mean)
+	}
+}
+
+// TestOrderTable plays and logs what docs/choice.md has.
+func TestOrderTable(t *testing.T) {
+	if os.Getenv("SIGHTLINE_ORDER") == "" {
+		t.Skip("takes minutes: SIGHTLINE_ORDER=1")
+	}
+	all := Scenarios()
+	find := func(name string) Scenario {
+		return all[slices.IndexFunc(all, func(s Scenario) bool { return s.Name == name })]
+	}
+	playOrder(find, func(name string, load float64, _, measured string, ok bool) { t.Log(name, load, measured, ok) })
+}

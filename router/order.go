@@ -1,0 +1,114 @@
+package router
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/workers/fleet"
+)
+
+// Engines that serve waiting requests by a number that comes with each (rules.Order) are given the moment at which the request is due:
+//
+//	due = arrival + the later of: work × 0.5 ms for each token, and the client's own time for the first token
+//	      − 10 s for each step of its priority
+//
+// Work is what the worker has to compute and to encode: a cached chat goes before a document that came shortly before it, and a document
+// that has waited goes before chats. A client can only put itself back: by a late deadline, or by service_tier "flex".
+//
+// The moment is Unix time in milliseconds, so replicas agree on it as far as their clocks do: a clock that is 5 s ahead puts its
+// requests 5 s back.
+const (
+	// A request waits longer for its work by at most this for each token, since what comes later than that is due later. More would
+	// gain more on average, at the cost of the longest waits: four times as much adds more than a third to the 99th percentile
+	// (docs/choice.md).
+	delayPerToken = 500 * time.Microsecond
+	longestDelay  = 30 * time.Second // for work, and for the client's own deadline: that of 60,000 tokens
+	priorityStep  = 10 * time.Second
+	mostSteps     = 6 // both ways
+	bytesPerToken = 4 // of a body that was not read
+)
+
+// Place is a request's place among those that wait at a worker.
+type Place struct {
+	Header string // that carries it
+	Value  string // "": the worker is told nothing
+	Ahead  bool   // any server of this engine may be sent it, whatever it says
+}
+
+// Order is when a request is due, for people.
+type Order struct {
+	Delay  float64 `json:"delay_ms"`        // from its arrival
+	Work   int     `json:"work_tokens"`     // to compute and to encode
+	Steps  int     `json:"steps,omitempty"` // of priority: above or below 0
+	Serves string  `json:"serves"`          // in which order the worker says that it serves
+}
+
+// dueAfter returns when a request with so much work is due. flex: its client says that it can wait.
+func dueAfter(q *Request, flex bool, work int) Order {
+	steps := max(-mostSteps, min(q.Priority, mostSteps))
+	if flex {
+		steps = max(-mostSteps, steps-1)
+	}
+	delay := min(longestDelay, max(time.Duration(min(work, 1<<30))*delayPerToken, q.FirstToken))
+	return Order{Delay: milliseconds(delay - time.Duration(steps)*priorityStep), Work: work, Steps: steps}
+}
+
+// placeAt returns the place at a worker of a request that is due at a moment, in Unix milliseconds.
+func (s *serving) placeAt(w *fleet.Worker, due int64) (place Place) {
+	m := s.names[w.Model].model // that of the request may not be known
+	if m == nil || m.NoOrder || w.Instance != "" {
+		return place
+	}
+	takes := m.classes[m.classOf(w)].rules.Order
+	if value := cmp.Or(w.Serving(), takes.Assumed).Number(due); takes.Header != "" && value != "" {
+		place = Place{Header: takes.Header, Value: value, Ahead: takes.Assumed != rules.Unsaid}
+	}
+	return place
+}
+
+// nameOrder gives each target the request's place there, by the work that this worker has with it: a retry goes to one that has cached
+// something else.
+func (p *plan) nameOrder() {
+	c, d := &p.mem.choice, &p.out
+	flex := p.mem.reading.req.Fields["service_tier"].Raw == `"flex"`
+	place := func(w *fleet.Worker, work int) (Place, *Order) {
+		o := dueAfter(p.req, flex, work)
+		o.Serves = w.Serving().String()
+		return p.serving.placeAt(w, p.came.UnixMilli()+int64(o.Delay)), &o
+	}
+	work := func(one *choose.Candidate) int {
+		if p.unread {
+			return d.BodyBytes / bytesPerToken // of what its body may hold
+		}
+		return one.Work()
+	}
+	first, order := place(c.Chosen.Worker, work(&c.Ranked[0]))
+	if !p.policy.steers {
+		// It may get to any worker, with the work that it makes on average, and has no place unless all take the same.
+		sum := 0
+		for i := range c.Candidates {
+			sum += work(&c.Candidates[i])
+		}
+		first, order = place(c.Chosen.Worker, sum/len(c.Candidates))
+		for i := range c.Candidates {
+			if other, _ := place(p.list.slots[c.Candidates[i].Slot].Worker, sum/len(c.Candidates)); other != first {
+				first = Place{}
+			}
+		}
+		d.UnsteeredChoice.Place = first
+	}
+	for i := range d.Targets {
+		d.Targets[i].Place = first
+		for k := 0; i > 0 && k < len(c.Ranked) && c.Decode == nil && p.policy.steers; k++ { // else one worker prefills, whichever decodes
+			if w := p.list.slots[c.Ranked[k].Slot].Worker; w.Addr == d.Targets[i].Addr {
+				d.Targets[i].Place, _ = place(w, work(&c.Ranked[k]))
+				break
+			}
+		}
+	}
+	if first.Value != "" {
+		d.Order = order
+	}
+}
