@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +27,7 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/template"
 	"github.com/sightline-router/sightline/prompt/tokenizer"
+	"github.com/sightline-router/sightline/prompt/vision"
 )
 
 // facts are what contract.py asked of one release.
@@ -154,20 +154,6 @@ func TestContractImages(t *testing.T) {
 	})
 }
 
-// documented returns the architectures that docs/families.md names.
-func documented(t *testing.T) (archs []string) {
-	t.Helper()
-	page, err := os.ReadFile("../../docs/families.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range regexp.MustCompile("`([A-Z][A-Za-z0-9_]+)`").FindAllSubmatch(page, -1) {
-		archs = append(archs, string(m[1]))
-	}
-	slices.Sort(archs)
-	return slices.Compact(archs)
-}
-
 // TestContractModels: each family's own item modality, and the names of its images. A name that is not computed here may be any.
 func TestContractModels(t *testing.T) {
 	// it chooses its processor by the configuration: LLaVA's or Pixtral's, both the common one
@@ -185,7 +171,7 @@ func TestContractModels(t *testing.T) {
 		px := pixels.NewNames(store, func(err error) { t.Error(err) }, func() {})
 		defer px.Close()
 		asked, open := 0, 0
-		for _, arch := range documented(t) {
+		for _, arch := range vision.Architectures() {
 			m, served := f.Models[arch]
 			if !served || slices.Contains(notAsked, arch) {
 				continue
