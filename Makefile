@@ -128,6 +128,11 @@ e2e-vllm: ## real vLLM workers of two releases, and hybrid models, CPU build (10
 	@log=$(CACHE)/e2e-vllm.log; { SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) SIGHTLINE_VLLM_OLD=$(if $(VLLM_OLD),$(CACHE)/vllm-$(VLLM_OLD)) \
 	  $(GO) test -count=1 -timeout 40m -v -run 'TestRealVLLM' ./e2e; echo $$? > $$log.code; } | tee $$log; grep '^e2e-vllm:' $$log; exit $$(cat $$log.code)
 
+.PHONY: e2e-learned
+e2e-learned: ## what is learned beside a real vLLM's count, no file of its models, nine kinds of conversations, CPU build (half an hour): VLLM=0.32.0 TALKS=8
+	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
+	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) SIGHTLINE_LEARNED_TALKS=$(or $(TALKS),8) $(GO) test -count=1 -timeout 90m -v -run 'TestLearnedVLLM' ./e2e
+
 CONTRACT := $(CACHE)/contract-$(VLLM)
 .PHONY: contract
 contract: ## our rules of one vLLM release beside its own Python files, without torch or a GPU (0.5 GB to fetch, two minutes): VLLM=0.33.0; KEEP=1 keeps the facts for make test
@@ -292,7 +297,7 @@ soak-index: ## millions of steps of the index's model checker, and 1,020 workers
 # What make test does not run, the short ones first. Some fetch gigabytes; GOLDEN=DIR MODELS=DIR adds conformance.
 CHECKS ?= lint vuln page signals upgrade race fuzz cost memory chaos soak-media soak-index bench bench-envoy bench-media bench-index bench-events \
   bench-restart bench-fleet bench-peers bench-large sim differential contract clients e2e-dynamo e2e-llmd e2e-compose e2e-gateway \
-  differential-vllm e2e-vllm smuggle bench-rivals release-test soak $(if $(GOLDEN),conformance)
+  differential-vllm e2e-vllm e2e-learned smuggle bench-rivals release-test soak $(if $(GOLDEN),conformance)
 .PHONY: all-checks
 all-checks: ## before a release: every target that make test lacks, one after another (a day), each with its outcome in docs/reliability.md; CHECKS="race chaos" runs some
 	@mkdir -p $(CACHE)/checks; for c in $(CHECKS); do \

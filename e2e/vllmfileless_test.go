@@ -80,8 +80,9 @@ func (m *unfiled) write(t *testing.T, dir string) {
 	}
 	for name, text := range map[string]string{
 		"tokenizer.json": string(raw),
-		"chat_template.jinja": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" +
-			"{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+		"chat_template.jinja": "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n" +
+			"{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}<|im_end|>\n{% endfor %}" +
+			"{% if add_generation_prompt %}<|im_start|>assistant\n{% if thinking %}<think>\n{% endif %}{% endif %}",
 		"preprocessor_config.json": `{"feature_extractor_type":"WhisperFeatureExtractor","processor_class":"Qwen2AudioProcessor",` +
 			`"feature_size":128,"sampling_rate":16000,"hop_length":160,"n_fft":400,"chunk_length":30,"nb_max_frames":3000,` +
 			`"n_samples":480000,"padding_side":"right","padding_value":0.0,"return_attention_mask":true}`,
@@ -110,7 +111,9 @@ func TestRealVLLMWithoutFiles(t *testing.T) {
 	}
 }
 
-func (m *unfiled) run(t *testing.T, forks *vllmForks, version string) {
+// serve starts the model's server, and Sightline before it without a file.
+func (m *unfiled) serve(t *testing.T, forks *vllmForks) *lab.Lab {
+	t.Helper()
 	bin, err := product()
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +135,11 @@ func (m *unfiled) run(t *testing.T, forks *vllmForks, version string) {
 		t.Fatal(err)
 	}
 	behindPrinted(t, l, string(printed), listen, 1, clients, envoyAdmin, bin, append([]string{"serve", "--admin", l.Admin}, flags...)...)
+	return l
+}
 
+func (m *unfiled) run(t *testing.T, forks *vllmForks, version string) {
+	l := m.serve(t, forks)
 	equal, compared, tooHigh, hits, estimates := 0, 0, 0, 0, 0
 	reasons := map[string]int{}
 	// send sends a request, compares it if its hits must be known, and waits until what it taught is known.
