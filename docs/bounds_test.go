@@ -43,7 +43,8 @@ Of what workers, agents and replicas send, what is beyond waits, or is dropped a
 func TestBounds(t *testing.T) {
 	source := parsed(t)
 	signals := readPage(t, "signals.md")
-	var table, behind strings.Builder // of clients and hosts; of workers, agents and replicas
+	var table, behind strings.Builder                // of clients and hosts; of workers, agents and replicas
+	alike, ends := map[string][]string{}, []string{} // rows by what happens beyond them
 	named := map[string]int{}
 	for _, b := range bounds {
 		numbers := func(text string) string {
@@ -73,7 +74,11 @@ func TestBounds(t *testing.T) {
 		case strings.Contains("events peer agent dynamo", first):
 			fmt.Fprintf(&behind, "- **%s**: %s\n", numbers(b.what), numbers(b.size))
 		case counted != "":
-			fmt.Fprintf(&table, "- **%s**: %s → %s%s\n", numbers(b.what), numbers(b.size), b.past, counted)
+			end := b.past + counted
+			alike[end] = append(alike[end], fmt.Sprintf("- **%s**: %s", numbers(b.what), numbers(b.size)))
+			if len(alike[end]) == 1 {
+				ends = append(ends, end)
+			}
 		}
 		test, words, _ := strings.Cut(b.driven, ": ")
 		if text := source.tests[test]; text == "" || words == "" {
@@ -87,6 +92,16 @@ func TestBounds(t *testing.T) {
 		}
 		for _, f := range strings.Fields(b.fields) {
 			named[f]++
+		}
+	}
+	for _, end := range ends {
+		if len(alike[end]) < 3 {
+			table.WriteString(strings.Join(alike[end], " → "+end+"\n") + " → " + end + "\n")
+		}
+	}
+	for _, end := range ends {
+		if len(alike[end]) >= 3 {
+			table.WriteString("\nBeyond these: " + end + "\n\n" + strings.Join(alike[end], "\n") + "\n")
 		}
 	}
 	for _, list := range unbounded {

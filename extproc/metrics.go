@@ -22,7 +22,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		streams:   of.Counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request."),
 		bytesRead: of.Counter("extproc_body_bytes_total", "Request body bytes read."),
-		gates: of.Counters("extproc_gate_total", "Requests by the verdict on their headers: readable, unreadable (refused), not ours.",
+		gates: of.Counters("extproc_gate_total", "Requests by their headers: readable, unreadable (refused), not ours.",
 			"verdict", "why"),
 		answers: of.Counters("extproc_answers_total",
 			"Answers to Envoy by the decision's reason.", "reason"),

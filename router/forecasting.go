@@ -212,8 +212,8 @@ func workerID(slot *fleet.Slot) uint32 { return uint32(slot.Worker.Slots[0].ID) 
 
 // showForecasts shows the last hour's forecasts and what workers' removal would cost as gauges.
 func showForecasts(of meter.Metrics, r *Router) {
-	rate := meter.Desc("forecast_hit_rate", "Share of prompt tokens that would come from caches after a change of the fleet, 0 to 1, by the "+
-		"traffic of the last hour; today: as it is.", "model", "change")
+	rate := meter.Desc("forecast_hit_rate",
+		"Share of prompt tokens that would be cached after a change of the fleet, by the last hour; today: as it is.", "model", "change")
 	removal := meter.Desc("worker_removal_cost_tokens",
 		"Prompt tokens that others would compute again, or not get to, if the worker left now.", "worker")
 	of.ReadAll(func(ch chan<- prometheus.Metric) {

@@ -83,7 +83,7 @@ func collect(ctx context.Context, o Options) *collected {
 	s.lookAtEnvoy(ctx)
 	s.lookAtLife(ctx)
 	s.list(ctx)
-	s.lookAtDynamo(ctx, client)
+	s.lookAtDynamo()
 	inspect.Each(s.Servers, func(_ int, w *findings.Server) { w.Facts, w.Err = inspect.Ask(ctx, client, w.Addr) })
 	s.lookAtTokens(ctx, loaded)
 	s.Missing[findings.FromCanary] = cmp.Or(s.Missing[findings.FromWorkers], "no canary is sent (--no-canary)")
@@ -133,7 +133,7 @@ func (s *collected) list(ctx context.Context) {
 }
 
 // lookAtDynamo adds the front ends, and reads the discovery folder.
-func (s *collected) lookAtDynamo(ctx context.Context, client *http.Client) {
+func (s *collected) lookAtDynamo() {
 	c := &s.Config.Dynamo
 	if c.Discovery == "" {
 		return

@@ -65,7 +65,7 @@ func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 var (
 	eventsDesc   = meter.Desc("events_total", "KV events by outcome (docs/signals.md).", "worker", "rank", "what")
 	ageDesc      = meter.Desc("event_stream_age_seconds", "Time since a worker's KV event stream was live.", "worker", "rank")
-	orphansDesc  = meter.Desc("orphan_blocks", "Reported blocks whose parent is not known yet.", "worker", "rank")
+	orphansDesc  = meter.Desc("orphan_blocks", "Reported blocks whose parent is not known.", "worker", "rank")
 	doubtfulDesc = meter.Desc("doubtful_blocks",
 		"Blocks reported before messages were lost, and not since.", "worker", "rank")
 	sharedDesc = meter.Desc("event_socket_shared",

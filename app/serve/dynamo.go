@@ -66,8 +66,8 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 			ConstLabels: prometheus.Labels{"component": component}}, func() float64 { return float64(now()) }))
 	}
 	err := errors.Join(
-		count("dynamo_events_unreadable_total", "Messages of Dynamo's event plane that cannot be read.", l.plane.Unreadable),
-		count("dynamo_events_refused_total", "Messages of Dynamo's event plane dropped: too many workers unknown to discovery.",
+		count("dynamo_events_unreadable_total", "Dynamo's event messages that cannot be read.", l.plane.Unreadable),
+		count("dynamo_events_refused_total", "Dynamo's event messages dropped: too many unknown workers.",
 			l.plane.Refused))
 	if err != nil {
 		return err

@@ -352,7 +352,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 	if _, err := r.gate.look(time.Now()); err == nil { // before the first health check
 		srv.Ready()
 	}
-	if err := r.serveHealth(ctx, srv); err != nil {
+	if err := r.serveHealth(srv); err != nil {
 		lis.Close()
 		return nil, err
 	}
@@ -362,7 +362,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 }
 
 // serveHealth serves the health service alone, in plain text, if configured.
-func (r *running) serveHealth(ctx context.Context, srv *extproc.Server) error {
+func (r *running) serveHealth(srv *extproc.Server) error {
 	if r.cfg.GRPCHealth == "" {
 		return nil
 	}

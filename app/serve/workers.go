@@ -102,7 +102,7 @@ func startSources(ctx context.Context, r *running, o registry.Options) (s *sourc
 	o.Linger = func() time.Duration { return time.Duration(s.longest.Load()) + time.Minute }
 	s.set = registry.New(o)
 	s.refused = meter.At(o.Metrics).Counters("nats_refused_total",
-		"Credentials rejected and subjects denied by a NATS server, by its use.", "of")
+		"Credentials rejected and subjects denied by NATS, by use.", "of")
 	refused := s.countRefused("agents") // start at 0: an alert sees no increase in a counter that first appears as 1
 	if cfg.NATS.Given() {
 		link := cfg.NATS.Link()

@@ -129,7 +129,7 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 				return set(set(v, path{"name"}, s.name), asks, c.sightlineHere())
 			})
 	} else {
-		c.processor(s, s.ours.of, s.ours.at)
+		c.processor(s.ours.of, s.ours.at)
 		s.grpc = asked(s.ours.of.GetGrpcService())
 	}
 	c.counts(s)
@@ -192,7 +192,7 @@ func (c *checker) failure(allow bool, at path) {
 }
 
 // processor checks how Sightline is asked.
-func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
+func (c *checker) processor(p *extprocv3.ExternalProcessor, at path) {
 	c.modes(p.GetProcessingMode(), at.to("processing_mode"))
 	switch t := p.GetMessageTimeout(); {
 	case t == nil || t.AsDuration() < c.want.MessageTimeout:

@@ -149,7 +149,7 @@ func New(o Options) *Auditor {
 	a := &Auditor{slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request), watching: make(retry.Bell, 1),
 		placements: placements{o: o, whole: make(map[uint64]*request), streams: make(map[string]*streamOf)},
 		verdicts: of.Counters("audit_total",
-			"Ended requests by what their worker stored: equal to the prediction, or what differs first.",
+			"Ended requests by what their worker stored: equal, or what differs first.",
 			"model", "worker", "verdict"),
 	}
 	events := of.Counters("audit_events_total",

@@ -132,8 +132,8 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers),
 		transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: of.Counters("peer_handovers_total",
-			"Transfers of all that a worker holds, or requests taught (learned). Asked for here: taken, nobody (has it), late. "+
-				"Asked by another replica: told, not held, too large, busy.", "what"),
+			"Transfers of what a worker holds, or was learned. Asked for: taken, nobody, late. Asked by another: told, not held, "+
+				"too large, busy.", "what"),
 		entries: of.Counters("peer_entries_total",
 			"Entries exchanged with other replicas; dropped: no room or connection; refused: another key, or too many.", "what")}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", streamsRefused, "reports sent", "reports taken",
