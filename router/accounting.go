@@ -65,7 +65,6 @@ func (r *booker) openAccount(b *bookingRecord, st *slotEstimate, a *lookedUp, el
 		}
 		return r.appendFates(spans, a.chain[:to/size], from/size, size, now)
 	})
-	r.prepareComparison(b, a)
 }
 
 const maxFates = 8 // runs of blocks, the last of which may be longer than it is known to be

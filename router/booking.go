@@ -106,6 +106,10 @@ func (r *booker) book(p *plan) {
 	}
 	work := r.fillBooking(b, &st, &a)
 	r.openAccount(b, &st, &a, p.mem.overlap.elsewhere(&p.list.selection, c.Chosen), p.out.Regret)
+	if from, to, ok := r.comparable(b, &a); ok {
+		a.findParts(read, p.lookup())
+		r.prepareComparison(b, &a, from, to)
+	}
 	work.Slot, work.Decode = c.Chosen, c.Decode
 	if c.Decode != nil {
 		b.cachedTokens = -1 // the report is about another worker's cache

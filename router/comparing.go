@@ -31,26 +31,31 @@ const (
 	refreshEvery    = 32       // prompts, of which one is compared although its workers have it: it may have been remembered long ago
 )
 
-// space returns what a prompt is compared with: those of its kind of engine, adapter, salt and tenant.
-func (r *reading) space(l *lookup) (class, space uint64) {
-	key := l.read.prompt.BlockKey()
-	class = key.Bytes([]byte(r.model.Name+" "+l.class.Name), uint64(l.form.Size))
-	space = class
-	for _, text := range []string{r.adapter, l.read.prompt.Salt, r.tenant} {
-		space = key.Bytes([]byte(text), space)
+// findParts finds what a comparison needs of the request's body, before that goes.
+func (a *lookedUp) findParts(r *reading, l *lookup) {
+	if a.unread || a.multiplePrompts {
+		return
 	}
-	return class, space
+	key := a.prompt.BlockKey()
+	a.parts = r.partsOf(a.prompt.Rendered)
+	a.kind = key.Bytes([]byte(r.model.Name+" "+l.class.Name), uint64(l.form.Size))
+	a.space = a.kind
+	for _, text := range []string{r.adapter, a.prompt.Salt, r.tenant} { // what has blocks of its own
+		a.space = key.Bytes([]byte(text), a.space)
+	}
+}
+
+// comparable returns the tokens of a prompt of which nothing is remembered; ok: it is to be compared.
+func (r *booker) comparable(b *bookingRecord, a *lookedUp) (from, to int, ok bool) {
+	from, to = b.account.Unseen()
+	refresh := r.comparisons.prompts.Add(1)%refreshEvery == 0
+	return from, to, (to-from >= leastUnseen || refresh) && !a.unread && !a.multiplePrompts && a.form.Size > 0 && a.prompt.HashableIDs > 0
 }
 
 // prepareComparison keeps what a comparison needs.
-func (r *booker) prepareComparison(b *bookingRecord, a *lookedUp) {
-	from, to := b.account.Unseen()
-	all := r.comparisons.prompts.Add(1)%refreshEvery == 0
-	if a.unread || a.multiplePrompts || a.form.Size == 0 || a.prompt.HashableIDs == 0 || to-from < leastUnseen && !all {
-		return
-	}
+func (r *booker) prepareComparison(b *bookingRecord, a *lookedUp, from, to int) {
 	p := a.prompt
-	c := &comparison{from: from, to: to, all: all, bytes: int64(4*len(p.IDs) + len(p.Rendered))}
+	c := &comparison{from: from, to: to, all: to-from < leastUnseen, bytes: int64(4*len(p.IDs) + len(p.Rendered))}
 	if r.comparisons.bytes.Add(c.bytes) > comparisonBytes || c.bytes > comparisonBytes/8 {
 		r.comparisons.bytes.Add(-c.bytes)
 		r.opt.NoRoom("comparisons")

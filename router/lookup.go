@@ -113,8 +113,8 @@ type lookedUp struct {
 	unit                            int // blocks that the lower tiers return at once
 	prompt                          *engine.Prompt
 	locals, chain                   []uint64
-	parts                           []changes.Part // of the prompt's text
-	kind, space                     uint64         // see changes.Prompt: Class, Space
+	parts                           []changes.Part // of the prompt's text, if it may be compared; with it
+	kind, space                     uint64         // changes.Prompt's Class and Space
 	images                          []placedMedium
 	multiplePrompts, mayBypassCache bool // there are several prompts; the engine may not read its cache
 	unread                          bool
@@ -145,13 +145,7 @@ func (l *lookup) keep(r *reading) lookedUp {
 	if rd.computed != nil {
 		computed = slices.Clone(l.computed)
 	}
-	var parts []changes.Part
-	if rd.err == nil && !rd.facts.Several {
-		parts = r.partsOf(rd.prompt.Rendered)
-	}
-	kind, space := r.space(l)
-	return lookedUp{parts: parts, kind: kind, space: space,
-		model: rd.model, computed: rd.computed, computedLocals: computed, shaped: r.shaped, keyed: rd.keyed(r.adapter),
+	return lookedUp{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: r.shaped, keyed: rd.keyed(r.adapter),
 		class: l.class, form: l.form, unit: l.unit(), prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
 		images: slices.Clone(l.images), multiplePrompts: rd.facts.Several, mayBypassCache: rd.facts.Reuse == prompt.Perhaps,
 		unread: rd.err != nil, engineTokens: rd.engineTokens, answers: int(max(1, min(r.req.Fields["n"].Int(), maxChoices))),

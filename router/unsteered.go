@@ -80,6 +80,7 @@ func (r *booker) bookUnsteered(p *plan) {
 		for i := range kept.prompts {
 			if l := &p.mem.overlap.lookups[i]; l.hasWorkers {
 				kept.prompts[i] = l.keep(&p.mem.reading)
+				kept.prompts[i].findParts(&p.mem.reading, l)
 				work.Bytes += 4*len(kept.prompts[i].prompt.IDs) + 8*2*len(kept.prompts[i].locals)
 			}
 		}
@@ -114,6 +115,9 @@ func (r *booker) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.prompts != nil {
 		a := &b.unsteered.prompts[st.lookup]
 		r.openAccount(b, st, a, b.unsteered.elsewhere(b.slot), notSteered)
+		if from, to, ok := r.comparable(b, a); ok {
+			r.prepareComparison(b, a, from, to)
+		}
 		r.recordPredictions(b, st, a, now)
 		at := placing{alone: b.slot.Worker.Role == fleet.Any}
 		for i := range b.unsteered.estimates {

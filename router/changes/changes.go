@@ -64,7 +64,7 @@ const (
 // Room for entries in a Memory: 32 MiB in all.
 const (
 	Chunks = 280_000 // of 48 tokens on average
-	groups = 280_000 // of 16 tokens
+	groups = 210_000 // of 32 tokens
 	nodes  = 80_000
 	begins = 50_000 // of 256 tokens
 )

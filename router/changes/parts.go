@@ -58,6 +58,16 @@ type segment struct {
 	before uint64 // hash of all text before it
 	hash   uint64 // of that and its own
 	alone  uint64 // of its own text; 0: too short to be told from others
+	read   *node  // see node
+}
+
+// node returns what its text tells of it.
+func (s *segment) node() *node {
+	if s.read == nil {
+		s.read = &node{parent: s.before, token: -1}
+		s.read.words(s.text)
+	}
+	return s.read
 }
 
 const leastAlone = 24 // bytes
@@ -96,7 +106,7 @@ func (p *Prompt) segments() []segment {
 // the one seen last there, and under alone the one seen last with that text.
 type node struct {
 	parent uint64 // hash of all before it
-	words  uint32 // hash of its words; those with a digit count as equal
+	order  uint32 // hash of its words; those with a digit count as equal
 	bag    uint32 // hash of its words in any order
 	bare   uint32 // hash of its words without reasoning
 	token  int32  // the first one that differed from another segment there; -1: not known
@@ -115,8 +125,8 @@ func (m *Memory) rememberNodes(p *Prompt, list []segment) {
 		if one := m.nodes.Find(s.hash); one != nil {
 			one.Use()
 		} else {
-			n := node{parent: s.before, token: -1, at: uint16(min(i, 1<<16-1))}
-			n.read(s.text)
+			n := *s.node()
+			n.at = uint16(min(i, 1<<16-1))
 			m.nodes.Put(p.Client, s.hash, n)
 		}
 		for _, hash := range []uint64{follower(s.before), s.alone} {
@@ -131,46 +141,58 @@ func (m *Memory) rememberNodes(p *Prompt, list []segment) {
 	m.nodes.Fit()
 }
 
-// read fills in the hashes of a segment's words. They are of 32 bits of a sum without a key: they are compared only where all that stands
+const mostWords = 64 << 10 // bytes of a segment whose words are hashed
+
+// words fills in the hashes of a segment's words. They are of 32 bits of a sum without a key: they are compared only where all that stands
 // before is equal, which no other tenant's is.
-func (n *node) read(text string) {
-	n.words, n.bag, _ = words(text)
-	n.bare, n.thinks = n.words, false
+func (n *node) words(text string) {
+	text = text[:min(len(text), mostWords)]
+	n.order, n.bag = words(text)
+	n.bare, n.thinks = n.order, false
 	if bare := withoutReasoning(text); len(bare) != len(text) {
-		n.bare, _, _ = words(bare)
+		n.bare, _ = words(bare)
 		n.thinks = true
 	}
 }
 
 // words returns a hash of a text's words, and one of them in any order.
-func words(text string) (ordered, bag uint32, count int) {
-	const prime = 16777619
-	word, digit := uint32(2166136261), false
-	in := false
-	flush := func() {
-		if in {
+func words(text string) (ordered, bag uint32) {
+	const begin, prime = 2166136261, 16777619
+	word, digits := uint32(begin), uint8(0)
+	for i := 0; i <= len(text); i++ {
+		if i < len(text) {
+			if class := letters[text[i]]; class != 0 {
+				word, digits = (word^uint32(text[i]))*prime, digits|class
+				continue
+			}
+		}
+		if digits != 0 {
 			bag += word * (word>>15 | 1)
-			if digit {
+			if digits&digit != 0 {
 				word = 1
 			}
 			ordered = (ordered ^ word) * prime
 			ordered ^= ordered >> 15
-			count++
+			word, digits = begin, 0
 		}
-		word, digit, in = 2166136261, false, false
 	}
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		isDigit := c >= '0' && c <= '9'
-		if isDigit || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80 || c == '_' {
-			word, digit, in = (word^uint32(c))*prime, digit || isDigit, true
-			continue
-		}
-		flush()
-	}
-	flush()
-	return ordered, bag, count
+	return ordered, bag
 }
+
+const letter, digit = 1, 2
+
+// letters are the bytes that words consist of.
+var letters = func() (is [256]uint8) {
+	for c := range is {
+		switch {
+		case c >= '0' && c <= '9':
+			is[c] = digit
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= 0x80, c == '_':
+			is[c] = letter
+		}
+	}
+	return is
+}()
 
 // reasoning are the marks around reasoning, as templates write it: of most, of Mistral, and of gpt-oss.
 var reasoning = [][2]string{{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<|channel|>analysis<|message|>", "<|end|>"}}

@@ -12,7 +12,7 @@ import (
 	"github.com/sightline-router/sightline/router/account"
 )
 
-// group is what followed some tokens in earlier prompts: a number of 8 bits for each of the next 16 tokens, under a hash of those before.
+// group is what followed some tokens in earlier prompts: a number of 8 bits for each of the next 32 tokens, under a hash of those before.
 // For a second way to go on, there is one more under the hash's complement.
 type group struct {
 	tokens [groupSize]uint8
@@ -20,11 +20,11 @@ type group struct {
 	fair.Kept
 }
 
-const groupSize = 16
+const groupSize = 32
 
 // rememberGroups remembers what follows where, from a token on.
 func (m *Memory) rememberGroups(p *Prompt, from int) {
-	for at := from / p.Size * p.Size; at < len(p.IDs); {
+	for at := from / groupSize * groupSize; at < len(p.IDs); {
 		hash, end := p.group(at)
 		one := p.read(at, end)
 		other := false
@@ -53,7 +53,7 @@ func (m *Memory) rememberGroups(p *Prompt, from int) {
 
 // firstDifferent returns the first token from one on that no earlier prompt had there; -1: not known.
 func (m *Memory) firstDifferent(p *Prompt, from int) int {
-	for at := from / p.Size * p.Size; at < len(p.IDs); {
+	for at := from / groupSize * groupSize; at < len(p.IDs); {
 		hash, end := p.group(at)
 		one := p.read(at, end)
 		most := -1
@@ -76,15 +76,11 @@ func (m *Memory) firstDifferent(p *Prompt, from int) int {
 // group returns the hash of all tokens before a group that begins at one, and where it ends.
 func (p *Prompt) group(at int) (hash uint64, end int) {
 	blocks, hash := p.blocksBefore(at)
-	end = at + groupSize
-	if next := (blocks + 1) * p.Size; blocks < len(p.Chain) {
-		end = min(end, next)
-	}
 	mixed := hash ^ 0xC2B2AE3D27D4EB4F
 	if at > blocks*p.Size {
 		mixed = p.Key.Bytes(bytesOf(p.IDs[blocks*p.Size:at]), mixed)
 	}
-	return mixed, min(end, len(p.IDs))
+	return mixed, min(at+groupSize, len(p.IDs))
 }
 
 // read returns a group.
@@ -200,11 +196,10 @@ var kinds = [...]string{"", "a date", "a time of day", "a number", "a uuid", "an
 // soon behind it both are the same again.
 func (m *Memory) kindOf(p *Prompt, list []segment, at int, was *node, offset, width int, short bool) string {
 	s := &list[at]
-	var now node
-	now.read(s.text)
+	now := s.node()
 	if was != nil && was.parent == s.before {
 		switch {
-		case was.bag == now.bag && was.words != now.words:
+		case was.bag == now.bag && was.order != now.order:
 			return "order"
 		case was.bare == now.bare && was.thinks && !now.thinks:
 			return "reasoning dropped"
@@ -226,7 +221,7 @@ func (m *Memory) kindOf(p *Prompt, list []segment, at int, was *node, offset, wi
 			}
 		}
 	}
-	if short || was != nil && was.words == now.words {
+	if short || was != nil && was.order == now.order {
 		if kind := written(p.Text, offset, width); kind != "" {
 			return kind
 		}
@@ -266,7 +261,7 @@ func written(text string, offset, width int) string {
 	if offset < 0 {
 		return ""
 	}
-	from, to := max(0, offset-48), min(len(text), offset+max(1, width)+48)
+	from, to := max(0, offset-40), min(len(text), offset+max(1, width)+40)
 	if at := strings.LastIndexByte(text[from:offset], '\n'); at >= 0 {
 		from += at
 	}
