@@ -21,9 +21,9 @@ func TestCauses(t *testing.T) {
 			keys["enforce"], keys["envoy"].(map[string]any)["token_usage"] = "0%", true
 		}
 	})
-	ask := func(about string) (worker int, account gjson.Result) {
+	tell := func(body map[string]any) (worker int, account gjson.Result) {
 		t.Helper()
-		r := post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": strings.Repeat(about, 100)}}}, nil)
+		r := post(t, l, body, nil)
 		var a gjson.Result
 		eventually(t, "the request's account", func() bool { a = lastDecision(t, l).Get("account"); return a.Exists() })
 		sum := a.Get("cached").Int()
@@ -32,6 +32,10 @@ func TestCauses(t *testing.T) {
 			t.Errorf("the account %s adds up to %d, want %d tokens, %d of them cached", a.Raw, sum, r.prompt, r.cached)
 		}
 		return r.worker, a
+	}
+	ask := func(about string) (worker int, account gjson.Result) {
+		t.Helper()
+		return tell(map[string]any{"messages": []any{map[string]any{"role": "user", "content": strings.Repeat(about, 100)}}})
 	}
 	const tale = "A long story that nobody has read. "
 	first, a := ask(tale)
@@ -57,7 +61,23 @@ func TestCauses(t *testing.T) {
 	if a.Get("uncached.evicted").Int() < held-64 || a.Get("uncached.new").Exists() {
 		t.Errorf("after 24 others: %s", a.Raw)
 	}
-	for _, cause := range []string{"new", "elsewhere", "evicted", "block"} {
+	rules := "" // that stand behind a time of day
+	for i := range 120 {
+		rules += fmt.Sprintf("Rule %d says what to do in the case %d. ", i, i*i)
+	}
+	at := func(clock string) gjson.Result {
+		_, a := tell(map[string]any{"messages": []any{map[string]any{"role": "system", "content": "It is " + clock + " now. " + rules},
+			map[string]any{"role": "user", "content": "What is the rule?"}}})
+		return a
+	}
+	at("17:05:33")
+	a = at("18:44:21")
+	change := a.Get("spans.#.change|0")
+	if change.Get("part").Str != "the system text" || change.Get("kind").Str != "a time of day" || change.Get("token").Int() > 12 ||
+		a.Get("uncached.changed").Int() < a.Get("tokens").Int()-256 { // up to the first chunk that is the same
+		t.Errorf("behind another time of day: %s", a.Raw)
+	}
+	for _, cause := range []string{"new", "elsewhere", "evicted", "block", "changed"} {
 		if metric(t, l, "sightline_uncached_tokens_total", `cause="`+cause+`"`) == 0 {
 			t.Errorf("sightline_uncached_tokens_total counts nothing as %s", cause)
 		}
@@ -69,6 +89,12 @@ func TestCauses(t *testing.T) {
 	var report struct {
 		Accounted int            `json:"accounted_tokens"`
 		Uncached  map[string]int `json:"uncached"`
+		Changed   []struct {
+			Kind    string `json:"kind"`
+			Tokens  int    `json:"tokens"`
+			Advice  string `json:"advice"`
+			Example string `json:"example"`
+		} `json:"changed"`
 		Left      struct {
 			Prompt int `json:"prompt_tokens"`
 			Cached int `json:"cached_tokens"`
@@ -76,6 +102,13 @@ func TestCauses(t *testing.T) {
 	}
 	if err := json.Unmarshal(out, &report); err != nil {
 		t.Fatalf("%v: %s", err, out)
+	}
+	if c := report.Changed; len(c) != 1 || c[0].Kind != "a time of day" || c[0].Tokens != report.Uncached["changed"] || c[0].Advice == "" ||
+		c[0].Example != lastDecision(t, l).Get("id").Str {
+		t.Errorf("the report has the changes %+v, want that of the last request", c)
+	}
+	if page, err := lab.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), "a time of day at token") {
+		t.Errorf("the page names no place where prompts have changed (%v)", err)
 	}
 	sum := report.Left.Cached
 	for _, n := range report.Uncached {
