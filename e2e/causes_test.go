@@ -95,7 +95,7 @@ func TestCauses(t *testing.T) {
 			Advice  string `json:"advice"`
 			Example string `json:"example"`
 		} `json:"changed"`
-		Left      struct {
+		Left struct {
 			Prompt int `json:"prompt_tokens"`
 			Cached int `json:"cached_tokens"`
 		} `json:"unsteered"`
