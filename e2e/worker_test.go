@@ -73,6 +73,7 @@ func startWorkerOn(t testing.TB, lis net.Listener, addr string) *worker {
 			"vllm:num_requests_running{engine=\"0\"} %d\nvllm:num_requests_waiting{engine=\"0\"} 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n",
 			max(n, 0))
 	})
+	mux.HandleFunc("GET /server_info", http.NotFound)
 	mux.HandleFunc("GET /v1/models", func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Request-Id") != "" { // of a client's, through Envoy; Sightline asks for adapters
 			w.serve(rw, r)

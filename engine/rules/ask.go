@@ -57,7 +57,7 @@ func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 func newClient(limit time.Duration, as *secure.Client, kept time.Duration) *http.Client {
 	return &http.Client{
 		Transport: as.Transport(&http.Transport{DialContext: dial,
-			DisableCompression: true, DisableKeepAlives: kept == 0, IdleConnTimeout: kept, MaxIdleConnsPerHost: 2,
+			DisableCompression: true, DisableKeepAlives: kept == 0, IdleConnTimeout: kept, MaxIdleConnsPerHost: 4,
 			MaxResponseHeaderBytes: maxHeaders}),
 		Timeout:       limit,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

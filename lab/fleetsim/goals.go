@@ -166,6 +166,7 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 		playReplicas(find(name), 0.7, func(about, measured string, ok bool) { judge(name, 0.7, about, measured, ok) })
 	}
 	playEncoders(find("images"), 0.4, func(about, measured string, ok bool) { judge("encode pool", 0.4, about, measured, ok) })
+	playOrder(find, judge)
 	playForecasts(w, find, judge)
 	at := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Workers == 1000 })
 	took, bytes := scenarios[at].cost()

@@ -2,15 +2,34 @@ package fleetsim
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 )
 
 // orderSeeds is the number of seeds over which an order is judged: at saturation a single p99 differs by a fifth by chance.
 const orderSeeds = 4
 
+// others makes conversations different from those of another seed, but for their system prompts, whose ids are small.
+func others(trace []*Request) []*Request {
+	other := func(s *Segment) {
+		if s.ID >= 1<<20 {
+			s.ID = mix(s.ID, 13)
+		}
+	}
+	for _, r := range trace {
+		r.Session = mix(r.Session, 13)
+		other(&r.Answer)
+		for i := range r.Prompt {
+			other(&r.Prompt[i])
+		}
+	}
+	return trace
+}
+
 // beside adds conversations that can wait to those that cannot.
 func beside(seed uint64, rate float64) []*Request {
-	urgent, batch := chats.traffic(seed, rate/2, seconds), chats.traffic(seed+100, rate/2, seconds)
+	urgent, batch := chats.traffic(seed, rate/2, seconds), others(chats.traffic(seed+100, rate/2, seconds))
 	for _, r := range batch {
 		r.Priority = -1
 	}
@@ -19,7 +38,7 @@ func beside(seed uint64, rate float64) []*Request {
 
 // burst has ten times the chats for 20 s.
 func burst(seed uint64, rate float64) []*Request {
-	usual, more := chats.traffic(seed, rate, 100), chats.traffic(seed+100, 9*rate, 20)
+	usual, more := chats.traffic(seed, rate, 100), others(chats.traffic(seed+100, 9*rate, 20))
 	for _, r := range more {
 		if r.Prev == nil {
 			r.At += 40 * time.Second
@@ -54,27 +73,30 @@ func playOrder(find func(string) Scenario, judge func(name string, load float64,
 			came, due := s.inOrder(load, false), s.inOrder(load, true)
 			mean, tail, end := over(due.Mean, came.Mean), over(due.TTFT.P99, came.TTFT.P99), over(due.E2E, came.E2E)
 			judge(s.Name, load, "engines serve by priority: mean, p99, end ≤ 1.03, 1.10, 1.03 of as they come",
-				fmt.Sprintf("%.3f, %.3f, %.3f; mean %d and %d ms", mean, tail, end, ms(due.Mean), ms(came.Mean)),
-				mean <= 1.03 && tail <= 1.1 && end <= 1.03)
+				fmt.Sprintf("%.3f, %.3f, %.3f", mean, tail, end), mean <= 1.03 && tail <= 1.1 && end <= 1.03)
 		}
 	}
 }
 
-// inOrder returns the mean over the seeds of the figures of requests that are not marked as able to wait.
+// inOrder returns the mean over the seeds of playInOrder's figures.
 func (s *Scenario) inOrder(load float64, byDue bool) (sum Summary) {
-	for seed := range uint64(orderSeeds) {
-		setup := s.setup()
-		setup.ByDue = byDue
-		r := Run(setup, s.at(load, seed+1), newSightline)
-		kept := r.Served[:0]
-		for _, one := range r.Served {
-			if one.Req.Priority >= 0 {
-				kept = append(kept, one)
-			}
-		}
-		r.Served = kept
-		one := r.Summarise(min(warmUp, s.Until/7), s.Until)
+	var all sync.WaitGroup
+	var of [orderSeeds]Summary
+	for seed := range of {
+		all.Go(func() { of[seed] = s.playInOrder(load, uint64(seed)+1, byDue) })
+	}
+	all.Wait()
+	for _, one := range of {
 		sum.Mean, sum.TTFT.P99, sum.E2E = sum.Mean+one.Mean/orderSeeds, sum.TTFT.P99+one.TTFT.P99/orderSeeds, sum.E2E+one.E2E/orderSeeds
 	}
 	return sum
+}
+
+// playInOrder returns the figures of requests that are not marked as able to wait.
+func (s *Scenario) playInOrder(load float64, seed uint64, byDue bool) Summary {
+	setup := s.setup()
+	setup.ByDue = byDue
+	r := Run(setup, s.at(load, seed), newSightline)
+	r.Served = slices.DeleteFunc(r.Served, func(one Served) bool { return one.Req.Priority < 0 })
+	return r.Summarise(min(warmUp, s.Until/7), s.Until)
 }

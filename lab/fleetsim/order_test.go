@@ -27,11 +27,11 @@ func TestQueueByDue(t *testing.T) {
 func TestInteractiveBeforeBatch(t *testing.T) {
 	all := Scenarios()
 	s := all[slices.IndexFunc(all, func(s Scenario) bool { return s.Name == "chats 14B" })]
-	s.Until = 60 * time.Second
+	s.Until = 40 * time.Second
 	s.Traffic = func(seed uint64, rate float64) []*Request {
-		return slices.DeleteFunc(beside(seed, rate), func(r *Request) bool { return r.Prev == nil && r.At > s.Until })
+		return slices.DeleteFunc(beside(seed, rate), func(r *Request) bool { return r.Prev != nil || r.At > s.Until })
 	}
-	came, due := s.inOrder(1.3, false), s.inOrder(1.3, true)
+	came, due := s.playInOrder(8, 1, false), s.playInOrder(8, 1, true)
 	if over(due.Mean, came.Mean) > 0.8 {
 		t.Errorf("got a mean of %v beside batch work, want at most 0.8 of %v, without an order", due.Mean, came.Mean)
 	}
