@@ -11,6 +11,7 @@
 //	/report      what steering brings: requests steered and requests left alone, as JSON; of ?since= and ?until= (RFC 3339), ?model=
 //	/forecast    what other caches, or more or fewer workers, would bring, as JSON: by model, from the last hour and day
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
+//	             POST /workers/cordon?worker=…, …/uncordon, …/drain: what it may have from now on (order.go)
 //	/problems    what keeps requests from answers or hits right now, as JSON: code, since when, what to do
 //	/unserved    model names that requests of the last hour asked for and no worker serves, as JSON
 //	/hosts       hosts of image URLs that failed recently, and whether they are left alone for now
@@ -42,6 +43,7 @@ import (
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/report"
+	"github.com/sightline-router/sightline/workers/fleet"
 	"github.com/sightline-router/sightline/workers/probe"
 )
 
@@ -58,6 +60,7 @@ type State struct {
 	Workers     func() []findings.Worker
 	Problems    func(now time.Time) []findings.Finding                 // worst first
 	Resync      func(worker string) int                                // restarts a worker's feeds, and returns how many
+	Order       func(worker string, to fleet.Service) (Ordered, error) // ErrNoWorker: there is none of this name
 	Reload      func() (said string, err error)                        // reads the configuration again; after an error the old one stays
 	Blocks      func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
 	Hosts       func() []fetch.HostState
@@ -93,6 +96,9 @@ func Handler(ctx context.Context, s State) http.Handler {
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Workers()) })
 	mux.HandleFunc("GET /forecast", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Router.Forecasts()) })
 	mux.HandleFunc("POST /workers/resync", s.resync)
+	for name, to := range orders {
+		mux.HandleFunc("POST /workers/"+name, func(w http.ResponseWriter, r *http.Request) { s.order(w, r, to) })
+	}
 	mux.HandleFunc("POST /reload", s.reload)
 	mux.HandleFunc("GET /unserved", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Router.Unserved()) })
 	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Hosts()) })

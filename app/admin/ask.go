@@ -58,7 +58,8 @@ func Ask(ctx context.Context, q AdminRequest) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case resp.StatusCode == http.StatusNotFound && strings.TrimSpace(string(body)) != notKnown:
+	case resp.StatusCode == http.StatusNotFound && strings.TrimSpace(string(body)) != notKnown &&
+		strings.TrimSpace(string(body)) != ErrNoWorker.Error():
 		return nil, fmt.Errorf("%s answers 404 (want "+wantAdmin+")", ask)
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answers %d: %s", ask, resp.StatusCode, strings.TrimSpace(string(body[:min(len(body), 300)])))

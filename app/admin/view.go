@@ -18,6 +18,7 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/report"
+	"github.com/sightline-router/sightline/workers/fleet"
 	"github.com/sightline-router/sightline/workers/probe"
 )
 
@@ -89,6 +90,10 @@ type row struct {
 // State is how it is, in a word or two.
 func (r *row) State() string {
 	switch {
+	case r.Service != nil && *r.Service == fleet.Draining && r.Inflight == 0:
+		return "drained"
+	case r.Service != nil:
+		return r.Service.String()
 	case r.Health != nil:
 		return "out"
 	case r.Events == "none":
@@ -315,6 +320,8 @@ func (c *livePage) fleet(v *view, workers []findings.Worker, all []router.Recent
 			r.Hits = fmt.Sprintf("%d %%", r.HitShare)
 		}
 		switch {
+		case w.Service != nil:
+			r.Bad = 1
 		case w.Health != nil:
 			r.Bad = 3
 		case w.Events != "live":

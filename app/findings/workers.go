@@ -13,6 +13,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/workers/fleet"
 	"github.com/sightline-router/sightline/workers/probe"
 )
 
@@ -54,7 +55,9 @@ var signs = []sign{
 	}, "what it has stored before cannot be had",
 		fixReplay, 3*time.Second),
 	{noEvents, inState("none")},
-	newSign("SL0109", "warning", "not ready", inState("not ready"), "not ready, by worker discovery", "see its readiness probe", time.Minute),
+	newSign("SL0109", "warning", "not ready", func(w *Worker) (string, bool) {
+		return w.EventsError.Text, w.Events == "not ready" && w.Service == nil
+	}, "not ready, by worker discovery", "see its readiness probe", time.Minute),
 	newSign("SL0303", "warning", "late", func(w *Worker) (string, bool) {
 		return "", w.Events == "live" && w.EventAge >= LateEvents.Seconds()
 	}, "no events for long: the cache's contents are doubtful", fixLate, 0),
@@ -123,6 +126,14 @@ func (f *Facts) ofWorkers(l *list) {
 	}
 	for i := range f.Workers {
 		w := &f.Workers[i]
+		if w.Service != nil {
+			detail := w.Service.String()
+			if *w.Service == fleet.Draining {
+				detail = fmt.Sprintf("draining, %d requests left", w.Inflight)
+			}
+			l.add(Finding{Code: "SL0109", Severity: "note", kind: "service", From: "workers", What: "taken out of service",
+				Fix: "sightline uncordon WORKER, once it may have requests again; a pod that is being deleted ends by itself"}, w.Name, detail)
+		}
 		if w.Health != nil {
 			p := Finding{Code: "SL0109", Severity: "warning", kind: "out", From: "workers", What: "no requests are sent there",
 				Fix: "see its log; it gets requests again once it answers"}

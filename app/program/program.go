@@ -17,9 +17,9 @@ import (
 
 // Commands are the commands that both programs have. A program's own struct of commands embeds them.
 type Commands struct {
-	Completion completionCmd `cmd:"" group:"More" help:"Print the completion script of a shell."`
-	Man        manCmd        `cmd:"" group:"More" help:"Print the man page of all commands and flags."`
-	Version    versionCmd    `cmd:"" group:"More" help:"Print what this binary was built from, as JSON."`
+	Completion completionCmd `cmd:"" group:"Run" help:"Print the completion script of a shell."`
+	Man        manCmd        `cmd:"" hidden:"" help:"Print the man page of all commands and flags."`
+	Version    versionCmd    `cmd:"" group:"Run" help:"Print what this binary was built from, as JSON."`
 
 	ShowVersion kong.VersionFlag `name:"version" hidden:""`
 }

@@ -44,6 +44,7 @@ type Spec struct {
 	StableName   string // fleet.Worker.StableName, if it differs from Name
 	Addr         netip.AddrPort
 	Ready        bool // requests may go to it
+	Terminating  bool // it is being deleted: it drains until it is gone
 	Model, Class string
 	Ranks        int  // data-parallel ranks; 0: none
 	FirstRank    int  // what requests call the first of them
@@ -151,6 +152,7 @@ func (s *Set) Update(finder int, found []Spec, gone ...int) {
 			return true
 		}
 		m.spec.Ready, stay[m.spec.ID] = found[at].Ready, true
+		m.terminate(found[at].Terminating)
 		return false
 	})
 	for _, number := range gone {
@@ -248,7 +250,31 @@ func (s *Set) join(finder int, spec Spec) error {
 	if spec.WhileMember != nil {
 		m.runs.Go(func() { spec.WhileMember(ctx, m.worker) })
 	}
+	m.terminate(spec.Terminating)
 	s.members = append(s.members, m)
+	return nil
+}
+
+// terminate has a worker drain that is being deleted.
+func (m *member) terminate(is bool) {
+	if is {
+		m.worker.SetService(fleet.Draining, time.Now())
+	}
+}
+
+// Order changes what the first worker that is meant may have, as ordered at a time, and returns it; nil: there is none. It lasts until
+// another order, or until the worker leaves.
+func (s *Set) Order(worker func(*fleet.Worker) bool, to fleet.Service, at time.Time) *fleet.Worker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.members {
+		if worker(m.worker) {
+			if m.worker.SetService(to, at) {
+				s.o.Changed(s.o.Fleet.Workers())
+			}
+			return m.worker
+		}
+	}
 	return nil
 }
 

@@ -334,3 +334,40 @@ func TestLeftIsFreed(t *testing.T) {
 	b.Update(1, nil)
 	b.wait("the member is still there", func() bool { runtime.GC(); return left.Value() == nil })
 }
+
+// TestOrder: what is ordered of a worker is told at once, and lasts until it leaves or another order comes; a pod that is being deleted
+// drains by itself, and nothing brings it back.
+func TestOrder(t *testing.T) {
+	b, e := newBench(t, noAudit), &publisher{}
+	one, two := spec(e, "one", "10.0.0.1:8000"), spec(e, "two", "10.0.0.2:8000")
+	b.Update(1, []Spec{one, two})
+	named := func(name string) func(*fleet.Worker) bool {
+		return func(w *fleet.Worker) bool { return w.Name == name }
+	}
+	is := func(name string, want fleet.Service) {
+		t.Helper()
+		for _, slot := range b.Slots() {
+			if got, _ := slot.Worker.Service(); slot.Worker.Name == name && got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+	}
+	if b.Order(named("three"), fleet.Cordoned, time.Now()) != nil {
+		t.Error("an order for a worker that is not there was carried out")
+	}
+	if w := b.Order(named("one"), fleet.Cordoned, time.Now()); w == nil || w.Name != "one" {
+		t.Errorf("the order is for %v, want one", w)
+	}
+	b.Update(1, []Spec{one, two})
+	is("one", fleet.Cordoned)
+	is("two", fleet.InService)
+	b.Update(1, []Spec{two})
+	b.Update(1, []Spec{one, two})
+	is("one", fleet.InService) // it left and came back
+	two.Ready, two.Terminating = false, true
+	b.Update(1, []Spec{one, two})
+	is("two", fleet.Draining)
+	if got := b.fleet.Workers(); len(got) != 1 || got[0].Name != "one" {
+		t.Errorf("the fleet has %d workers, want one alone", len(got))
+	}
+}

@@ -132,6 +132,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 		}
 		return r.sources.held(ctx, worker, rank)
 	}
+	p.shareOrders(r)
 	p.OnNewReplica = func(ctx context.Context) {
 		again.Ring()
 		r.sources.askOthers(ctx)

@@ -202,6 +202,7 @@ func (s *Server) Run(stopped context.Context) error {
 	defer func() { stop(); <-reloads.ended; reloads.mu.Lock() }() // no reload is running, and none will start
 	watch := findings.NewWatch(r.facts(reloads, decisions), s.log, of)
 	go watch.Run(serving)
+	go r.watchDrains(serving)
 	page, err := r.serveAdmin(serving, build.Version, reloads, watch)
 	if err != nil {
 		return err
@@ -401,6 +402,7 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		Version:     version, Instance: name, Began: r.gate.began, Reloaded: reloads.lastSuccess, Reload: reloads.reload,
 		Router: r.router, Gatherer: r.metrics,
 		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Of,
+		Order:  r.order,
 		NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas, Problems: watch.List,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,
 		Resync: func(worker string) int {
@@ -433,11 +435,17 @@ func serveHTTP(web *http.Server, lis net.Listener, key string, log *zap.Logger, 
 	}
 }
 
-// endpoints returns the workers for Envoy's fallback clusters.
+// endpoints returns the workers for Envoy's fallback clusters: without those that are draining, unless a model has no other.
 func endpoints(now []*fleet.Worker) []extproc.Endpoint {
 	var out []extproc.Endpoint
+	stays := make(map[string]bool)
 	for _, w := range now {
-		out = append(out, extproc.Endpoint{Addr: w.Addr, Model: w.Model})
+		stays[w.Model] = stays[w.Model] || !w.IsDraining()
+	}
+	for _, w := range now {
+		if !w.IsDraining() || !stays[w.Model] {
+			out = append(out, extproc.Endpoint{Addr: w.Addr, Model: w.Model})
+		}
 	}
 	return out
 }

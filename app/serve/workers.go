@@ -402,7 +402,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) registry.Spec {
 		feedSettings
 	}
 	spec := registry.Spec{ID: worker{e.Addr, e.Name, role, e.Revision, away, *like, feedSettingsOf(&class)}, Name: wc.Name,
-		StableName: known, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
+		StableName: known, Addr: e.Addr, Ready: e.Ready, Terminating: e.Terminating, Model: wc.Model, Class: wc.Class,
 		Role: role, Revision: e.Revision, ZoneDelay: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks,
 		CountsCopies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {

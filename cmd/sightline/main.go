@@ -23,7 +23,10 @@ type cli struct {
 	Explain     explainCmd     `cmd:"" group:"Look" help:"Show how requests are read, or where they go and why."`
 	Report      reportCmd      `cmd:"" group:"Look" help:"Compare steered requests with the unsteered share."`
 	Bundle      bundleCmd      `cmd:"" group:"Look" help:"Write a tar.gz for a bug report, without secrets."`
-	Config      configCmd      `cmd:"" group:"More" help:"Print what a configuration may contain."`
+	Cordon      cordonCmd      `cmd:"" group:"Look" help:"Send a worker only what it alone holds."`
+	Drain       drainCmd       `cmd:"" group:"Look" help:"Send a worker nothing more, and wait until it is empty."`
+	Uncordon    uncordonCmd    `cmd:"" group:"Look" help:"Send a worker requests again."`
+	Config      configCmd      `cmd:"" group:"Run" help:"Print what a configuration may contain."`
 	program.Commands
 }
 

@@ -34,6 +34,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/learned"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 const (
@@ -101,12 +102,23 @@ type Exchange struct {
 	transferSlots chan struct{}    // limits the answers received at once
 	transfers     heldTransfers
 
+	// Orders and Ordered, if set before Run, return what is ordered of workers here, and take what is ordered at another replica.
+	Orders  func() []Order
+	Ordered func(Order)
+
 	// Secret is what the shared hashes depend on.
 	Secret  Secret
 	secrets secretState
 
 	entries, handovers *prometheus.CounterVec
 	loggedUnreadable   atomic.Bool // an unreadable message was logged
+}
+
+// Order is what an operator lets a worker have.
+type Order struct {
+	Worker  string // fleet.Worker.StableName
+	Service fleet.Service
+	Age     time.Duration // since it was ordered
 }
 
 type peer struct {
@@ -283,6 +295,11 @@ func (x *Exchange) send(line Line, state bool, first ...entry) {
 				x.mu.Unlock()
 				b = appendNumber(append(binary.LittleEndian.AppendUint64(append(b, kindKey), k.id), k.flags), int(k.age.Milliseconds()))
 			}
+			if x.Orders != nil {
+				if list := x.Orders(); len(list) > 0 { // at the end: replicas of older releases do not know it
+					b = appendOrders(b, list[:min(len(list), maxOrders)])
+				}
+			}
 			return b
 		})
 	}
@@ -391,6 +408,11 @@ func (x *Exchange) handleEntries(name string, entries []byte) (held *heldRequest
 		bye:     func() { x.removePeer(name, p) },
 		askHeld: func(q heldRequest) { q.from = name; held = &q },
 		piece:   func(p *piece) { x.transfers.addPiece(name, p) },
+		ordered: func(o Order) {
+			if x.Ordered != nil {
+				x.Ordered(o)
+			}
+		},
 		key: func(k key) {
 			p.key = k.id
 			if x.sawKey(name, k) {

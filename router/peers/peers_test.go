@@ -382,6 +382,7 @@ func readWire(m []byte) (got []any, err error) {
 		shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
 		state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
 		lesson:  func(key uint64, l *learned.Lesson, bytes int) { got = append(got, key, l) },
+		ordered: func(o Order) { got = append(got, o) },
 		askHeld: func(q heldRequest) { got = append(got, q) }, piece: func(p *piece) { got = append(got, p) }})
 }
 
@@ -457,6 +458,7 @@ func FuzzTake(f *testing.F) {
 			_ = eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {},
 				shared: func(*router.SharedBooking) {}, report: func(router.Outcome) {}, state: func([]router.SharedBooking) {}, bye: func() {},
 				lesson:  func(uint64, *learned.Lesson, int) {},
+				ordered: func(Order) {},
 				askHeld: func(heldRequest) {}, piece: func(*piece) {}})
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/learned"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // A message: 'P' version | the sender's instance, 8 bytes | entry …
@@ -27,6 +28,7 @@ import (
 //	askKey  10; secret 11 | 32 bytes: a message of its own
 //	lesson  12 | ID of the key, 8 bytes | class u32 | prompt+1 | tokens | steps: n, (number, 16 bytes | flags | bytes) … | locals: n, u64 …
 //	path    13 | steps: n, u64 …: of the given behind it
+//	orders  14 | n, (worker | what it may have | age in ms) …: behind a state
 //
 // Numbers are varints; a rank is sent plus one; a text is preceded by its length. A message is only about the sender's own data,
 // so no entry names another sender.
@@ -41,6 +43,7 @@ const (
 	maxNumber       = 1 << 40
 	maxMedia        = 64
 	maxStepBytes    = 1 << 30
+	maxOrders       = 4096
 	maxOpen         = 1 << 14 // bookings in a state; with more open ones it is only a heartbeat
 
 	kindGiven   = 1
@@ -56,6 +59,7 @@ const (
 	kindSecret  = 11
 	kindLesson  = 12
 	kindPath    = 13
+	kindOrders  = 14
 
 	flagTold     = 1
 	flagFetches  = 2
@@ -171,6 +175,14 @@ func appendState(b []byte, open []router.SharedBooking, whole bool) []byte {
 		b = binary.AppendUvarint(b, s.Number)
 		b = appendNumber(appendNumber(appendNumber(appendText(b, s.Worker), s.Rank+1), s.Tokens), s.Context)
 		b = appendNumber(appendText(appendNumber(b, s.Answers), s.Decoder), s.DecoderRank+1)
+	}
+	return b
+}
+
+func appendOrders(b []byte, list []Order) []byte {
+	b = appendNumber(append(b, kindOrders), len(list))
+	for _, o := range list {
+		b = appendNumber(append(appendText(b, o.Worker), byte(o.Service)), int(o.Age.Milliseconds()))
 	}
 	return b
 }
@@ -313,6 +325,16 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 			if key, l := r.lesson(); r.Err == nil {
 				t.lesson(key, l, before-len(r.B))
 			}
+		case kindOrders:
+			list := make([]Order, r.Count(maxOrders, 3))
+			for i := range list {
+				list[i] = Order{r.text(), fleet.Service(r.Byte()), time.Duration(r.number()) * time.Millisecond}
+			}
+			for _, o := range list {
+				if r.Err == nil && o.Service <= fleet.Draining {
+					t.ordered(o)
+				}
+			}
 		case kindKey:
 			if k := (key{r.Word(), r.Byte(), time.Duration(r.number()) * time.Millisecond}); r.Err == nil {
 				t.key(k)
@@ -343,6 +365,8 @@ type entryHandlers struct {
 
 	askHeld func(heldRequest)
 	piece   func(*piece)
+
+	ordered func(Order)
 
 	key    func(key)
 	askKey func()

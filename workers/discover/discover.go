@@ -19,6 +19,8 @@ type Endpoint struct {
 	// Ready endpoints may be given requests. An endpoint that is not ready (loading, failing its probe, or terminating) may still
 	// exist and send KV events.
 	Ready bool
+	// Terminating: it is being deleted. It may still answer what it has begun.
+	Terminating bool
 	// Role is the label llm-d.ai/role, which an EndpointSlice copies from its Service; "": none.
 	Role string
 	// Revision is the label disaggregatedset.x-k8s.io/revision of the pod, or that an EndpointSlice copies from its Service; "": none. Pods of

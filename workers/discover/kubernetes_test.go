@@ -26,13 +26,16 @@ type watcher struct {
 	told int
 }
 
-// show formats endpoints as name=addr, with a ! after those that are not ready.
+// show formats endpoints as name=addr, with a ! after those that are not ready, and a - after those that are being deleted.
 func show(list []Endpoint) string {
 	var out []string
 	for _, e := range list {
 		text := e.Name + "=" + e.Addr.String()
 		if !e.Ready {
 			text += "!"
+		}
+		if e.Terminating {
+			text += "-"
 		}
 		if e.Zone != "" {
 			text += "@" + e.Zone
@@ -123,7 +126,7 @@ func TestPodsComeAndGo(t *testing.T) {
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000 p3=10.0.0.3:8000")
 	// with publishNotReadyAddresses a terminating pod is still reported ready
 	w.api.Put("vllm-b", "vllm", 8000, fakekube.Pod{Name: "p3", IP: "10.0.0.3", Ready: true, Terminating: true})
-	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000 p3=10.0.0.3:8000!")
+	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000 p3=10.0.0.3:8000!-")
 	w.api.Delete("vllm-b")
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000")
 	w.api.Put("vllm-a", "vllm", 8000)

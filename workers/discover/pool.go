@@ -202,7 +202,8 @@ func poolEndpoints(pods map[string]*pod, ports []int) (out []Endpoint, wrong err
 				continue
 			}
 			e := Endpoint{Name: m.Name, Addr: netip.AddrPortFrom(ip.Unmap(), uint16(port)), Ready: ready,
-				Role: m.Labels["llm-d.ai/role"], Revision: m.Labels[revisionLabel], Zone: m.Labels["topology.kubernetes.io/zone"],
+				Terminating: m.DeletionTimestamp != "",
+				Role:        m.Labels["llm-d.ai/role"], Revision: m.Labels[revisionLabel], Zone: m.Labels["topology.kubernetes.io/zone"],
 				Pod: Pod{Port: i, Engine: cmp.Or(m.Labels["llm-d.ai/engine-type"], m.Labels[PoolGroup+"/engine-type"]),
 					Model: m.Annotations["sightline/model"], Events: m.Annotations["sightline/events"],
 					Replay: m.Annotations["sightline/replay"]}}

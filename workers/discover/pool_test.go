@@ -49,7 +49,7 @@ func TestPoolAndItsPods(t *testing.T) {
 	leaving := ready(2)
 	leaving.Terminating = true
 	w.api.PutPod(leaving, vllmPods, nil)
-	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000!")
+	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000!-")
 	w.api.Remove(fakekube.Pods, "p2")
 	w.want(t, "p1=10.0.0.1:8000")
 

@@ -114,6 +114,7 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p), Role: s.Metadata.Labels["llm-d.ai/role"],
 				Revision: s.Metadata.Labels[revisionLabel], Zone: e.Zone}
 			ep.Ready = boolOr(e.Conditions.Ready, true) && boolOr(e.Conditions.Serving, true) && !boolOr(e.Conditions.Terminating, false)
+			ep.Terminating = boolOr(e.Conditions.Terminating, false)
 			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 				ep.Name = e.TargetRef.Name
 				family4[ep.Name] = family4[ep.Name] || ip.Unmap().Is4()
