@@ -1,125 +1,135 @@
 package e2e
 
 import (
-	"bytes"
+	"encoding/json"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"net/http"
-	"slices"
+	"os"
+	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/extproc"
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/lab"
-	"github.com/sightline-router/sightline/lab/sim"
 )
 
-// Behind a real Envoy, a short chat that its worker has cached overtakes a long new document that came before it, where the worker serves
-// by priority; whoever sent the document asks to be first, by headers and in the body, and gains nothing. A worker that refuses
-// priorities refuses none of these.
-func TestEngineOrder(t *testing.T) {
+// TestTakenOutOfService: under load, a worker that is cordoned gets nothing new, one that is draining gets nothing and is empty soon, and
+// one that is in service again gets its share; no request fails. Without the token, or for the last worker, nothing is ordered.
+func TestTakenOutOfService(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name     string
-		engine   sim.Engine
-		priority sim.Priority
-		tells    bool
-		off      bool
-		overtake bool
-	}{
-		{"vLLM", sim.VLLM, sim.ByPriority, true, false, true},
-		{"vLLM that does not say", sim.VLLM, sim.ByPriority, false, false, true},
-		{"vLLM, switched off", sim.VLLM, sim.ByPriority, true, true, false},
-		{"vLLM, as they come", sim.VLLM, sim.NoPriority, true, false, false},
-		{"SGLang", sim.SGLang, sim.ByPriority, true, false, true},
-		{"SGLang that refuses", sim.SGLang, sim.RefusesPriority, true, false, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			run := startLab
-			if c.engine == sim.SGLang {
-				run = func(t *testing.T, change func(*lab.Options)) *lab.Lab { return startEngines(t, c.engine, 16, change) }
-			}
-			l := run(t, func(o *lab.Options) {
-				o.Workers, o.Speed = 1, 1
-				o.Sim = func(_ int, s *sim.Config) {
-					s.BlockSize, s.MaxSeqs, s.Priority, s.TellsConfig = 16, 1, c.priority, c.tells
-					s.Time = sim.TimeModel{Prefill: 10 * time.Microsecond, Decode: 4 * time.Millisecond}
+	const token = "a-token-of-this-test"
+	l := startLab(t, func(o *lab.Options) {
+		o.Workers, o.Speed = 3, 1
+		o.Config = func(keys map[string]any) { keys["admin_token"] = token }
+	})
+	var stop atomic.Bool
+	var clients sync.WaitGroup
+	var mu sync.Mutex
+	failed, served := 0, [3]int{}
+	for c := range 12 {
+		clients.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(c), 5))
+			for i := 0; !stop.Load(); i++ {
+				user := fmt.Sprintf("load-%d-%d", c, i)
+				raw, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 12, "user": user,
+					"messages": []any{map[string]any{"role": "user", "content": words(r, 120)}}})
+				got := raws(t, l, raw, nil)
+				at := l.Served(user)
+				mu.Lock()
+				if got.status != http.StatusOK || at < 0 {
+					failed++
+				} else {
+					served[at]++
 				}
-				if c.off {
-					o.Config = func(keys map[string]any) { keys["models"].([]any)[0].(map[string]any)["engine_order"] = "off" }
-				}
-			})
-			send := func(tokens int, text string) {
-				body := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"priority":-9000000000000000000,"messages":[{"role":"user","content":%q}]}`,
-					lab.ModelName, tokens, text)
-				req, _ := http.NewRequest(http.MethodPost, l.URL+chatPath, strings.NewReader(body))
-				req.Header.Set("content-type", "application/json")
-				req.Header.Set("x-vllm-priority", "-9000000000000000000")
-				req.Header.Set("x-override-priority", "9000000000000000000")
-				res, err := http.DefaultClient.Do(req)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer res.Body.Close()
-				if answer, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusOK {
-					t.Errorf("got %d %.200s, want 200", res.StatusCode, answer)
-				}
-			}
-			long := func(word string) string { return strings.Repeat(word+" ", 1500) }
-			if c.engine == sim.SGLang && c.priority == sim.ByPriority {
-				eventually(t, "Sightline knows how the worker serves", func() bool {
-					send(1, "hello")
-					page, err := lab.Get("http://" + l.Admin + "/decisions")
-					return err == nil && bytes.Contains(page, []byte(`"serves":"highest first"`))
-				})
-			}
-			send(1, long("chat"))
-			waits := func(n int) func() bool {
-				return func() bool { s := l.Sims[0].Stats(); return s.Running == 1 && s.Waiting == n }
-			}
-			done := make(chan string, 3)
-			for i, one := range []struct {
-				name   string
-				tokens int
-				text   string
-			}{{"first", 400, "something that takes long"}, {"document", 2, long("document")}, {"chat", 2, long("chat") + "go on"}} {
-				go func() { send(one.tokens, one.text); done <- one.name }()
-				eventually(t, one.name+" is at the worker", waits(i))
-			}
-			got, want := []string{<-done, <-done, <-done}, []string{"first", "document", "chat"}
-			if c.overtake {
-				want = []string{"first", "chat", "document"}
-			}
-			if !slices.Equal(got, want) {
-				t.Errorf("got %q answered in this order, want %q", got, want)
+				mu.Unlock()
 			}
 		})
 	}
-}
+	defer func() { stop.Store(true); clients.Wait() }()
+	counts := func() (of [3]int, all int) {
+		mu.Lock()
+		defer mu.Unlock()
+		return served, served[0] + served[1] + served[2]
+	}
+	// during returns how many of the next requests each worker gets.
+	during := func(n int) (of [3]int) {
+		before, all := counts()
+		eventually(t, "requests go on", func() bool { _, now := counts(); return now >= all+n })
+		after, _ := counts()
+		for i := range of {
+			of[i] = after[i] - before[i]
+		}
+		return of
+	}
+	command := func(args ...string) (string, error) {
+		c := exec.CommandContext(t.Context(), l.Self(), args...)
+		c.Env = append(os.Environ(), "SIGHTLINE_ADMIN=http://"+l.Admin, "SIGHTLINE_ADMIN_TOKEN="+token)
+		out, err := c.CombinedOutput()
+		return string(out), err
+	}
+	row := func() gjson.Result { return gjson.Get(page(t, l.Admin, "/workers"), `#(name=="worker-1")`) }
+	if got := during(60); got[0] == 0 || got[1] == 0 || got[2] == 0 {
+		t.Fatalf("requests by worker %v, want some at each", got)
+	}
 
-// The worker that a retry goes to is sent its own number: it has cached something else. A worker that is the only one gets its own
-// again.
-func TestRetryHasItsOwnOrder(t *testing.T) {
-	t.Parallel()
-	w := start(t, 3, nil)
-	w.runSightline(extproc.Options{})
-	first, second, dead := w.workers[0].addr, w.workers[1].addr, w.workers[2].addr
-	w.workers[2].kill()
-	for _, c := range []struct {
-		targets, due []string
-		at, want     string
-	}{
-		{[]string{first, second}, []string{"100", "200"}, first, "100"},
-		{[]string{dead, second}, []string{"100", "200"}, second, "200"},
-		{[]string{dead, second}, []string{"100"}, second, ""},
-		{[]string{first, second}, nil, first, ""},
-	} {
-		r := w.send(w.client, "POST", chatPath, chat(script{Targets: c.targets, Due: c.due}), http.Header{"X-Vllm-Priority": {"-1"}})
-		if got := strings.Join(r.Headers["X-Vllm-Priority"], ","); r.status != http.StatusOK || r.Worker != c.at || got != c.want {
-			t.Errorf("%v: got status %d, number %q at %s, want 200, %q at %s", c.targets, r.status, got, r.Worker, c.want, c.at)
+	resp, err := http.Post("http://"+l.Admin+"/workers/drain?worker=worker-1", "", nil)
+	if err != nil || resp.StatusCode == http.StatusOK || row().Get("service").Exists() {
+		t.Errorf("a drain without the token: %v %v, want it refused", resp, err)
+	}
+	if said, err := command("drain", "no-such-worker"); err == nil || !strings.Contains(said, "no such worker") {
+		t.Errorf("an unknown worker: %v, %q, want an error that says so", err, said)
+	}
+
+	for _, c := range []struct{ order, is string }{{"cordon", "cordoned"}, {"drain", "draining"}} {
+		args := []string{c.order, "worker-1"}
+		if c.order == "drain" {
+			args = append(args, "--timeout", "30s")
+		}
+		if said, err := command(args...); err != nil || !strings.Contains(said, "worker-1 is "+c.is) ||
+			c.order == "drain" && !strings.Contains(said, "It is empty after") {
+			t.Fatalf("%s: %v\n%s", c.order, err, said)
+		}
+		if c.order == "cordon" { // what was decided before
+			eventually(t, "its last requests end", func() bool { return row().Get("in_flight").Int() == 0 })
+		}
+		if got := during(60); got[0] > 0 || got[1] == 0 || got[2] == 0 {
+			t.Errorf("requests by worker %v while worker-1 is %s, want none there", got, c.is)
+		}
+		if got := row().Get("service").String(); got != c.is {
+			t.Errorf("/workers says %q, want %q", got, c.is)
+		}
+		problems := page(t, l.Admin, "/problems")
+		if !strings.Contains(problems, "taken out of service") || !strings.Contains(page(t, l.Admin, "/"), "taken out of service") {
+			t.Errorf("problems and page do not say that worker-1 is %s: %s", c.is, problems)
 		}
 	}
+	if _, err := command("drain", "worker-2", "--timeout", "30s"); err != nil {
+		t.Errorf("drain of a second worker: %v", err)
+	}
+	if said, err := command("cordon", "worker-3"); err == nil || !strings.Contains(said, "no other worker in service") {
+		t.Errorf("the last worker: %v, %q, want it refused", err, said)
+	}
+	for _, name := range []string{"worker-1", "worker-2"} {
+		if said, err := command("uncordon", name); err != nil || !strings.Contains(said, "in service") {
+			t.Errorf("uncordon %s: %v, %q", name, err, said)
+		}
+	}
+	end := time.Now().Add(30 * time.Second)
+	for got := during(60); got[0] == 0 || got[1] == 0; got = during(60) {
+		if time.Now().After(end) {
+			t.Fatalf("requests by worker %v after uncordon, want some at each", got)
+		}
+	}
+	eventually(t, "problems no longer say so", func() bool { return !strings.Contains(page(t, l.Admin, "/problems"), "taken out of service") })
+	mu.Lock()
+	defer mu.Unlock()
+	if failed > 0 {
+		t.Errorf("%d requests failed, want 0 of %v", failed, served)
+	}
+	t.Logf("requests by worker: %v, failed: %d", served, failed)
 }
