@@ -29,10 +29,12 @@ type Part struct {
 	Len    int
 }
 
-// Role returns the name of a message's role. Engines take any, and a client's text is not kept.
+var roles = []string{"system", "developer", "user", "assistant", "tool"}
+
+// Role returns the name of a message's role, never the client's own bytes: a request's memory is used again. Engines take any role.
 func Role(role string) string {
-	if slices.Contains([]string{"system", "developer", "user", "assistant", "tool"}, role) {
-		return role
+	if at := slices.Index(roles, role); at >= 0 {
+		return roles[at]
 	}
 	return "other"
 }
