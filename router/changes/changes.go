@@ -3,8 +3,8 @@
 //	Prompt ─ chunks, by their content (chunks.go) ─▶ runs of tokens that were seen behind another beginning
 //	       ─ parts and the first token that differs (place.go) ─▶ an account.Change: where, and what
 //
-// It keeps no text: 64-bit fingerprints under the deployment's secret and, of each token, 8 bits. What is of another class of workers,
-// adapter, salt or tenant has other fingerprints.
+// It keeps no text: fingerprints under the deployment's secret and, of each token, 8 bits. What is of another class of workers, adapter,
+// salt or tenant has other fingerprints, but for whole beginnings of prompts: they tell what another salt's or tenant's prompt had.
 package changes
 
 import (

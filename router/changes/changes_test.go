@@ -3,6 +3,7 @@ package changes
 import (
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -130,6 +131,37 @@ func TestAnything(t *testing.T) {
 			if one.From < from || one.To > to || one.From >= one.To && one.Had != Salted {
 				t.Fatalf("run %d of %d tokens from %d to %d: %+v", i, len(list), from, to, one)
 			}
+		}
+	}
+}
+
+// TestHostile checks that what a client sends over and over makes no work that grows faster than it.
+func TestHostile(t *testing.T) {
+	const many = 4000
+	text, kept := strings.Repeat("a<think></think>", many), ""
+	if allocs := testing.AllocsPerRun(1, func() { kept = withoutReasoning(text) }); kept != strings.Repeat("a", many) || allocs > 50 {
+		t.Errorf("without reasoning: got %d bytes, %v allocations, want %d, 50 at most", len(kept), allocs, many)
+	}
+	p, decoded := prompt(1, ids(1, 2000)), 0
+	p.Text, p.Decode = text, func([]uint32) string { decoded++; return "not there" }
+	if _, ok := p.textOffset(1000); ok || decoded > 7*4 {
+		t.Errorf("a token that the text has not: got %v after %d texts, want none after 28 at most", ok, decoded)
+	}
+
+	m := NewMemory() // of parts that stand behind others, the first of which is forgotten, and of one that leads back
+	for i := range uint64(many) {
+		m.nodes.Put(1, 1e6+i, node{parent: 1e6 + i - 1})
+		m.nodes.Put(1, 2e6+i, node{parent: 1e6 + i})
+	}
+	m.nodes.Put(1, 4e6, node{parent: 3e6})
+	m.nodes.Put(1, 5e6, node{parent: 4e6})
+	for _, n := range []uint64{10, many} {
+		list := []segment{{before: 3e6, alone: 5e6}}
+		for i := range n {
+			list = slices.Insert(list, int(i), segment{before: 6e6 + i, alone: 2e6 + i})
+		}
+		if _, was := m.departure(list, 0); (was != nil) != (n == 10) {
+			t.Errorf("behind %d parts that lead nowhere: got %v, want a departure behind 10 only", n, was)
 		}
 	}
 }

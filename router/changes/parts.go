@@ -145,22 +145,22 @@ func (m *Memory) rememberNodes(p *Prompt, list []segment) {
 
 const mostWords = 64 << 10 // bytes of a segment whose words are hashed
 
-// words fills in the hashes of a segment's words. They are of 32 bits of a sum without a key: they are compared only where all that stands
-// before is equal, which no other tenant's is.
+// words fills in the hashes of a segment's words: 32 bits each, begun with the hash of all that stands before, as they are compared only
+// where that is equal.
 func (n *node) words(text string) {
 	text = text[:min(len(text), mostWords)]
-	n.order, n.bag = words(text)
+	n.order, n.bag = words(text, uint32(n.parent))
 	n.bare, n.thinks = n.order, false
 	if bare := withoutReasoning(text); len(bare) != len(text) {
-		n.bare, _ = words(bare)
+		n.bare, _ = words(bare, uint32(n.parent))
 		n.thinks = true
 	}
 }
 
 // words returns a hash of a text's words, and one of them in any order.
-func words(text string) (ordered, bag uint32) {
-	const begin, prime = 2166136261, 16777619
-	word, digits := uint32(begin), uint8(0)
+func words(text string, begin uint32) (ordered, bag uint32) {
+	const prime = 16777619
+	word, digits := begin, uint8(0)
 	for i := 0; i <= len(text); i++ {
 		if i < len(text) {
 			if class := letters[text[i]]; class != 0 {
@@ -202,16 +202,18 @@ var reasoning = [][2]string{{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"
 // withoutReasoning returns a text without the reasoning in it.
 func withoutReasoning(text string) string {
 	for _, mark := range reasoning {
+		var kept strings.Builder
 		for {
-			from := strings.Index(text, mark[0])
-			if from < 0 {
+			before, rest, begins := strings.Cut(text, mark[0])
+			_, after, ends := strings.Cut(rest, mark[1])
+			if !begins || !ends {
 				break
 			}
-			n := strings.Index(text[from:], mark[1])
-			if n < 0 {
-				break
-			}
-			text = text[:from] + text[from+n+len(mark[1]):]
+			kept.WriteString(before)
+			text = after
+		}
+		if kept.Len() > 0 {
+			text = kept.String() + text
 		}
 	}
 	return text

@@ -3,6 +3,7 @@ package changes
 import (
 	"regexp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -76,7 +77,7 @@ func (m *Memory) firstDifferent(p *Prompt, from int) int {
 // group returns the hash of all tokens before a group that begins at one, and where it ends.
 func (p *Prompt) group(at int) (hash uint64, end int) {
 	blocks, hash := p.blocksBefore(at)
-	mixed := hash ^ 0xC2B2AE3D27D4EB4F
+	mixed := hash ^ p.Space*0xC2B2AE3D27D4EB4F // tenants may have the same blocks
 	if at > blocks*p.Size {
 		mixed = p.Key.Bytes(bytesOf(p.IDs[blocks*p.Size:at]), mixed)
 	}
@@ -90,7 +91,11 @@ func (p *Prompt) read(from, to int) (g group) {
 		h := (p.IDs[i] ^ uint32(p.Key.ID)) * 0x9E3779B1
 		g.tokens[i-from] = uint8((h ^ h>>15) * 0x85EBCA77 >> 24)
 	}
-	for _, md := range p.Media { // whose tokens are the same for all
+	first := sort.Search(len(p.Media), func(i int) bool { return p.Media[i].Offset+p.Media[i].Length > from })
+	for _, md := range p.Media[first:] { // whose tokens are the same for all
+		if md.Offset >= to {
+			break
+		}
 		for i := max(from, md.Offset); i < min(to, md.Offset+md.Length); i++ {
 			g.tokens[i-from] = uint8(md.Key>>(8*(i&3))) ^ uint8(md.Key>>40)
 		}
@@ -163,8 +168,9 @@ func segmentAt(list []segment, offset int) (at int) {
 }
 
 // departure returns where the prompt departs from an earlier one that has one of the segments from one on, and what that has there; nil:
-// none has.
+// none has, or too many were followed in vain.
 func (m *Memory) departure(list []segment, from int) (at int, was *node) {
+	left := len(list) + 1<<12
 	ours := make(map[uint64]int, len(list))
 	for i := range list {
 		ours[list[i].before] = i
@@ -175,10 +181,7 @@ func (m *Memory) departure(list []segment, from int) (at int, was *node) {
 			continue
 		}
 		one := m.nodes.Find(ref.parent)
-		for range len(list) + 1<<10 {
-			if one == nil {
-				break
-			}
+		for ; one != nil && left > 0; left-- {
 			if at, ok := ours[one.parent]; ok {
 				return at, one
 			}
@@ -287,8 +290,8 @@ func (p *Prompt) textOffset(token int) (offset int, ok bool) {
 	}
 	about := int(int64(len(p.Text)) * int64(token) / int64(max(1, len(p.IDs))))
 	for _, n := range []int{48, 96, 40, 30, 200, 20, 12} {
-		from := max(floor, token-n)
-		for ; from < min(token, from+4); from++ { // the first may be half of a character, or one that the text has not
+		first := max(floor, token-n)
+		for from := first; from < min(token, first+4); from++ { // the first may be half of a character, or one that the text has not
 			if before := p.Decode(p.IDs[from:token]); before != "" && !strings.ContainsRune(before, utf8.RuneError) {
 				if at := nearest(p.Text, before, about-len(before)); at >= 0 {
 					return at + len(before), true
