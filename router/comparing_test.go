@@ -12,9 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/router/account"
+	"github.com/sightline-router/sightline/router/changes"
 )
 
 // ask has a request answered by the first worker, which stores its prompt, and returns what is known of it.
@@ -294,5 +297,30 @@ func TestChangedForOthers(t *testing.T) {
 	}
 	if a := send("a", "z", "2026-12-02"); a.Uncached[account.Salt] < 500 {
 		t.Errorf("the same under another salt: %v, want most of it under salt", a.Says())
+	}
+}
+
+// TestPartsInVain checks that thousands of parts which a template has left out do not each cost a pass over the text.
+func TestPartsInVain(t *testing.T) {
+	f := partFinder{s: new(body.Skeleton), text: strings.Repeat("x", 1<<20) + "there", left: mostInVain}
+	find := func(what string) (found bool) {
+		f.list = nil
+		f.find(changes.Message, 1, "user", gjson.Parse(`"`+what+`"`))
+		return f.list != nil
+	}
+	for range 4 {
+		if find("left out") {
+			t.Fatal("a part that the text does not have is found")
+		}
+	}
+	if !find("there") {
+		t.Error("behind 4 that were left out, one is not found")
+	}
+	f.at = 0
+	for range 4 + mostInVain>>20 {
+		find("left out")
+	}
+	if find("there") {
+		t.Error("after more than mostInVain bytes, the text is still searched")
 	}
 }

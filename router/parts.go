@@ -12,9 +12,9 @@ import (
 )
 
 // partsOf finds the parts of a request in the text that a template made of it: each behind the one before it, by its first words. One that
-// the template changes or leaves out is not found. It costs one pass over the text.
+// the template changes or leaves out is not found. It costs one pass over the text, and mostInVain bytes.
 func (r *reading) partsOf(text string) []changes.Part {
-	f := partFinder{s: &r.body, text: text}
+	f := partFinder{s: &r.body, text: text, left: mostInVain}
 	fields, messages := r.req.Fields, r.req.Messages
 	switch {
 	case text == "" || len(r.req.Batch) > 0:
@@ -42,11 +42,14 @@ func (r *reading) partsOf(text string) []changes.Part {
 	return f.withTools(fields["tools"])
 }
 
+const mostInVain = 8 << 20
+
 // partFinder finds parts in a text.
 type partFinder struct {
 	s    *body.Skeleton
 	text string
 	at   int // behind what was found last
+	left int // bytes that may be searched in vain: a template may leave out each of thousands of parts
 	list []changes.Part
 }
 
@@ -73,11 +76,12 @@ func (f *partFinder) message(kind changes.Kind, number int, role string, m *body
 // find finds a text that the client sent.
 func (f *partFinder) find(kind changes.Kind, number int, role string, v gjson.Result) {
 	head, before, length := firstWords(f.s.Raw(v))
-	if v.Type != gjson.String || head == "" {
+	if v.Type != gjson.String || head == "" || f.left < 0 {
 		return
 	}
 	at := strings.Index(f.text[f.at:], head)
 	if at < 0 {
+		f.left -= len(f.text) - f.at
 		return
 	}
 	length = min(length-before, len(f.text)-f.at-at)
