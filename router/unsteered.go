@@ -81,7 +81,8 @@ func (r *booker) bookUnsteered(p *plan) {
 			if l := &p.mem.overlap.lookups[i]; l.hasWorkers {
 				kept.prompts[i] = l.keep(&p.mem.reading)
 				kept.prompts[i].findParts(&p.mem.reading, l)
-				work.Bytes += 4*len(kept.prompts[i].prompt.IDs) + 8*2*len(kept.prompts[i].locals)
+				prompt := kept.prompts[i].prompt
+				work.Bytes += 4*len(prompt.IDs) + len(prompt.Rendered) + 8*2*len(kept.prompts[i].locals)
 			}
 		}
 	}
