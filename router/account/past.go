@@ -11,7 +11,7 @@ import (
 // is named by its chain hash, which covers everything before it. A worker that had a block, and neither holds it nor lost it with all
 // others, evicted it.
 //
-// It is bounded: 36 bytes a block, Blocks of them, shared by clients (fair.Memory). Safe for concurrent use; no call holds the lock for
+// It is bounded: 32 bytes a block, Blocks of them, shared by clients (fair.Memory). Safe for concurrent use; no call holds the lock for
 // more than 64 blocks.
 type Past struct {
 	begun time.Time
@@ -23,7 +23,7 @@ type Past struct {
 	slots   map[uint32]uint16 // number of the place that a slot of the index has
 }
 
-// Blocks is how many blocks a Past has room for: 30 MiB.
+// Blocks is how many blocks a Past has room for: 26 MiB.
 const Blocks = 850_000
 
 const maxPlaces = 1 << 16 // with more, all is forgotten
