@@ -99,6 +99,9 @@ func (r *booker) appendFates(spans []account.Span, chain []uint64, from, size in
 func (r *follower) settleAccount(e *end) {
 	e.moves.Lock() // an unsteered request's account is opened when it is placed
 	defer e.moves.Unlock()
+	if e.expired { // the ledger's lock is held
+		r.dropComparison(e.bookingRecord)
+	}
 	r.compare(e.bookingRecord)
 	if e.expired || !e.ok() {
 		e.account = nil

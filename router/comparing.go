@@ -9,7 +9,7 @@ import (
 )
 
 // A prompt of which no worker had the end is compared with earlier ones, which may have had it behind another beginning (package changes).
-// That is done once the request is on its way, by the report that says so, or else by that of its end.
+// That is done once the request is on its way, by the report that says so, or else by that of its end; without a report it is not done.
 
 // comparison is a prompt that is to be compared, of which nothing is remembered from one token to another.
 type comparison struct {
@@ -27,8 +27,9 @@ type comparisons struct {
 
 const (
 	comparisonBytes = 32 << 20 // of prompts that wait, 4 MiB of one; of others it is not told where they have changed
-	leastUnseen     = 32       // tokens, for a comparison
-	refreshEvery    = 32       // prompts, of which one is compared although its workers have it: it may have been remembered long ago
+	partBytes       = 48
+	leastUnseen     = 32 // tokens, for a comparison
+	refreshEvery    = 32 // prompts, of which one is compared although its workers have it: it may have been remembered long ago
 )
 
 // findParts finds what a comparison needs of the request's body, before that goes.
@@ -55,7 +56,7 @@ func (r *booker) comparable(b *bookingRecord, a *lookedUp) (from, to int, ok boo
 // prepareComparison keeps what a comparison needs.
 func (r *booker) prepareComparison(b *bookingRecord, a *lookedUp, from, to int) {
 	p := a.prompt
-	c := &comparison{from: from, to: to, all: to-from < leastUnseen, bytes: int64(4*len(p.IDs) + len(p.Rendered))}
+	c := &comparison{from: from, to: to, all: to-from < leastUnseen, bytes: int64(4*len(p.IDs) + len(p.Rendered) + partBytes*len(a.parts))}
 	if r.comparisons.bytes.Add(c.bytes) > comparisonBytes || c.bytes > comparisonBytes/8 {
 		r.comparisons.bytes.Add(-c.bytes)
 		r.opt.NoRoom("comparisons")
@@ -78,8 +79,7 @@ func (r *booker) compare(b *bookingRecord) {
 	if c == nil {
 		return
 	}
-	b.comparison = nil
-	defer r.comparisons.bytes.Add(-c.bytes)
+	defer r.dropComparison(b)
 	err := guard.Call(func() error {
 		runs, change := r.changes.Compare(&c.prompt, c.from, c.to, c.all)
 		for _, run := range runs {
@@ -96,5 +96,13 @@ func (r *booker) compare(b *bookingRecord) {
 	})
 	if err != nil {
 		r.opt.Log.Error("where a prompt has changed: " + err.Error())
+	}
+}
+
+// dropComparison ends a booking's comparison, if there is one.
+func (r *booker) dropComparison(b *bookingRecord) {
+	if c := b.comparison; c != nil {
+		b.comparison = nil
+		r.comparisons.bytes.Add(-c.bytes)
 	}
 }

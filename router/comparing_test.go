@@ -324,3 +324,22 @@ func TestPartsInVain(t *testing.T) {
 		t.Error("after more than mostInVain bytes, the text is still searched")
 	}
 }
+
+// TestNotComparedWithoutReport checks that a request whose end nobody reports is not compared, under the ledger's lock, and keeps no room.
+func TestNotComparedWithoutReport(t *testing.T) {
+	w := newWorld(t, 1)
+	first := chat{system: text(900, 1), messages: []message{{"user", "It is 17:05. " + text(900, 2)}}}
+	w.decide(first.String())
+	if w.comparisons.bytes.Load() == 0 {
+		t.Fatal("no comparison waits")
+	}
+	w.now = w.now.Add(48 * time.Hour)
+	w.ask(t, chatBody("m", `"hello"`))
+	if n := w.comparisons.bytes.Load(); n != 0 {
+		t.Errorf("got %d bytes that wait to be compared, want 0", n)
+	}
+	first.messages[0].Content = "It is 18:44. " + text(900, 2)
+	if got := w.ask(t, first.String()).Account.Uncached[account.Changed]; got > 0 {
+		t.Errorf("got %d tokens under changed behind a request without a report, want 0", got)
+	}
+}
