@@ -81,7 +81,7 @@ var bounds = []bound{
 		"– causes of uncached tokens alone", "router/account TestFull: most, p.Len()", ""},
 	{"chunks of earlier prompts; bytes of prompts to compare with them", "{router/changes.Chunks}, shared; {router.comparisonBytes}",
 		"oldest forgotten: new, not changed; not compared", "no_room_total comparisons",
-		"router/changes TestFull: Chunks, m.Len()", ""},
+		"router/changes TestFull: Chunks, m.chunks.Len()", ""},
 	{"places of workers that had blocks", "{router/account.maxPlaces}", "all blocks forgotten", "– causes of uncached tokens alone",
 		"router/account TestPlaces: maxPlaces, p.Len()",
 		"router/account.Past.workers router/account.Past.numbers router/account.Past.slots"},

@@ -91,13 +91,6 @@ func NewMemory() *Memory {
 		begins: fair.NewMemory[seen](begins)}
 }
 
-// Len returns how many chunks are remembered.
-func (m *Memory) Len() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.chunks.Len()
-}
-
 // Compare returns which of a prompt's tokens from one to another, of which no worker knows, earlier prompts had, and where the prompt
 // departs from them; nil: none had any behind another beginning. Then it remembers the prompt from there on, or all of it. The cost is
 // linear in the tokens and bytes.

@@ -183,7 +183,7 @@ func TestFull(t *testing.T) {
 		}
 		p.Text = string(rune('a'+i)) + p.Text
 		m.Compare(p, 0, len(list), false)
-		if n := m.Len(); n > Chunks {
+		if n := m.chunks.Len(); n > Chunks {
 			t.Fatalf("%d chunks, want %d at most", n, Chunks)
 		}
 	}
@@ -192,7 +192,7 @@ func TestFull(t *testing.T) {
 	if size := (after.HeapAlloc - before.HeapAlloc) >> 10; size > 32<<10 {
 		t.Errorf("%d KiB, want 32 MiB at most", size)
 	} else {
-		t.Logf("%d KiB for %d chunks", size, m.Len())
+		t.Logf("%d KiB for %d chunks", size, m.chunks.Len())
 	}
 	is := append([]uint32{}, theirs...)
 	is[5]++
