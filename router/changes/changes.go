@@ -58,6 +58,7 @@ const (
 	longest  = 1 << 17 // tokens of a prompt that are compared and remembered
 	lead     = 256     // tokens before the ones to compare, in which chunks come to begin as in earlier prompts
 	leastRun = 64      // tokens that have to be seen: two prompts may share less by chance, or by their template
+	mostRuns = 64      // of a prompt: what is behind them counts as new, as accounts are kept
 	mostGap  = 128     // tokens between those that are seen which count as they do: chunks have up to so many
 )
 

@@ -148,6 +148,14 @@ func TestHostile(t *testing.T) {
 		t.Errorf("a token that the text has not: got %v after %d texts, want none after 28 at most", ok, decoded)
 	}
 
+	var list []chunk // known ones, each far from the others
+	for at := 0; at < 1<<17; at += 200 {
+		list = append(list, chunk{from: at, to: at + leastRun, known: true})
+	}
+	if runs := findRuns(list, 0, 1<<17); len(runs) != mostRuns {
+		t.Errorf("got %d runs, want %d at most", len(runs), mostRuns)
+	}
+
 	m := NewMemory() // of parts that stand behind others, the first of which is forgotten, and of one that leads back
 	for i := range uint64(many) {
 		m.nodes.Put(1, 1e6+i, node{parent: 1e6 + i - 1})

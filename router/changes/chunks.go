@@ -142,7 +142,9 @@ func findRuns(list []chunk, from, to int) (runs []Run) {
 			had = Same
 		}
 		if known > 0 && (now.Had != had || c.from-now.To > mostGap) {
-			flush()
+			if flush(); len(runs) == mostRuns {
+				break
+			}
 		}
 		if known == 0 {
 			now = Run{From: c.from, Had: had}
