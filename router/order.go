@@ -73,28 +73,27 @@ func (s *serving) placeAt(w *fleet.Worker, due int64) (place Place) {
 func (p *plan) nameOrder() {
 	c, d := &p.mem.choice, &p.out
 	flex := p.mem.reading.req.Fields["service_tier"].Raw == `"flex"`
-	place := func(w *fleet.Worker, work int) (Place, *Order) {
-		o := dueAfter(p.req, flex, work)
-		o.Serves = w.Serving().String()
-		return p.serving.placeAt(w, p.came.UnixMilli()+int64(o.Delay)), &o
-	}
+	place := func(w *fleet.Worker, o *Order) Place { return p.serving.placeAt(w, p.came.UnixMilli()+int64(o.Delay)) }
 	work := func(one *choose.Candidate) int {
 		if p.unread {
 			return d.BodyBytes / bytesPerToken // of what its body may hold
 		}
 		return one.Work()
 	}
-	first, order := place(c.Chosen.Worker, work(&c.Ranked[0]))
+	order := dueAfter(p.req, flex, work(&c.Ranked[0]))
+	first := place(c.Chosen.Worker, &order)
 	if !p.policy.steers {
 		// It may get to any worker, with the work that it makes on average, and has no place unless all take the same.
 		sum := 0
 		for i := range c.Candidates {
 			sum += work(&c.Candidates[i])
 		}
-		first, order = place(c.Chosen.Worker, sum/len(c.Candidates))
+		order = dueAfter(p.req, flex, sum/len(c.Candidates))
+		first = place(c.Chosen.Worker, &order)
 		for i := range c.Candidates {
-			if other, _ := place(p.list.slots[c.Candidates[i].Slot].Worker, sum/len(c.Candidates)); other != first {
+			if place(p.list.slots[c.Candidates[i].Slot].Worker, &order) != first {
 				first = Place{}
+				break
 			}
 		}
 		d.UnsteeredChoice.Place = first
@@ -103,12 +102,14 @@ func (p *plan) nameOrder() {
 		d.Targets[i].Place = first
 		for k := 0; i > 0 && k < len(c.Ranked) && c.Decode == nil && p.policy.steers; k++ { // else one worker prefills, whichever decodes
 			if w := p.list.slots[c.Ranked[k].Slot].Worker; w.Addr == d.Targets[i].Addr {
-				d.Targets[i].Place, _ = place(w, work(&c.Ranked[k]))
+				there := dueAfter(p.req, flex, work(&c.Ranked[k]))
+				d.Targets[i].Place = place(w, &there)
 				break
 			}
 		}
 	}
 	if first.Value != "" {
-		d.Order = order
+		order.Serves = c.Chosen.Worker.Serving().String()
+		d.Order = &order
 	}
 }
