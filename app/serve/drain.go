@@ -25,11 +25,11 @@ func (r *running) order(worker string, to fleet.Service) (out admin.Ordered, err
 	if one == nil {
 		return out, admin.ErrNoWorker
 	}
-	if to != fleet.InService && !r.othersServe(one) {
+	out = admin.Ordered{Worker: worker, Service: to, Removal: r.router.Removals()[one]}
+	may := func(w *fleet.Worker) bool { return w == one && (to == fleet.InService || r.othersServe(one)) }
+	if r.sources.set.Order(may, to, time.Now()) == nil {
 		return out, fmt.Errorf("no other worker in service does what %s does for model %q: add one first, or uncordon one", worker, one.Model)
 	}
-	out = admin.Ordered{Worker: worker, Service: to, Removal: r.router.Removals()[one]}
-	r.sources.set.Order(func(w *fleet.Worker) bool { return w == one }, to, time.Now())
 	for _, slot := range one.Slots {
 		out.Inflight += slot.Load(time.Now()).Inflight
 	}
@@ -88,6 +88,10 @@ func (r *running) watchDrains(ctx context.Context) {
 	}
 }
 
+// orderedAs names a worker to other replicas. A pod that comes back under its name, as a StatefulSet's, is another worker: an order for
+// the one before, from a replica that has not seen it leave, is none for it.
+func orderedAs(w *fleet.Worker) string { return w.StableName + " " + w.Addr }
+
 // shareOrders tells other replicas which workers are taken out of service, and takes what they tell.
 func (p *replicas) shareOrders(r *running) {
 	p.Orders = func() (list []peers.Order) {
@@ -95,13 +99,13 @@ func (p *replicas) shareOrders(r *running) {
 		for _, slot := range r.sources.set.Slots() {
 			if to, at := slot.Worker.Service(); !at.IsZero() && !seen[slot.Worker] {
 				seen[slot.Worker] = true
-				list = append(list, peers.Order{Worker: slot.Worker.StableName, Service: to, Age: time.Since(at)})
+				list = append(list, peers.Order{Worker: orderedAs(slot.Worker), Service: to, Age: time.Since(at)})
 			}
 		}
 		return list
 	}
 	p.Ordered = func(o peers.Order) {
-		named := func(w *fleet.Worker) bool { return w.StableName == o.Worker }
+		named := func(w *fleet.Worker) bool { return orderedAs(w) == o.Worker }
 		r.sources.set.Order(named, o.Service, time.Now().Add(-o.Age))
 	}
 }

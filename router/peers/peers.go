@@ -116,7 +116,7 @@ type Exchange struct {
 
 // Order is what an operator lets a worker have.
 type Order struct {
-	Worker  string // fleet.Worker.StableName
+	Worker  string // as replicas name it to each other, with its address
 	Service fleet.Service
 	Age     time.Duration // since it was ordered
 }
