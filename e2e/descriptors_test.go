@@ -154,7 +154,10 @@ func TestOutOfDescriptors(t *testing.T) {
 		return failed >= 30 // five rounds of three workers' health and load
 	})
 	unhurt(t, open, l)
-	again := ask(t, l, "And now?", dataURL(photo(42)))
+	const body = `{"model":%q,"max_tokens":2,"user":"meanwhile","messages":[{"role":"user","content":[` +
+		`{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":"And now?"}]}]}`
+	again := raws(t, l, fmt.Appendf(nil, body, lab.ModelName, dataURL(photo(42))), nil) // not by ask, which opens connections to admin
+	again.worker = l.Served("meanwhile")
 	if again.status != 200 || again.worker != first.worker {
 		t.Errorf("a request meanwhile: status %d at worker %d, want 200 at %d", again.status, again.worker, first.worker)
 	}

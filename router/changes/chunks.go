@@ -142,7 +142,8 @@ func findRuns(list []chunk, from, to int) (runs []Run) {
 			had = Same
 		}
 		if known > 0 && (now.Had != had || c.from-now.To > mostGap) {
-			if flush(); len(runs) == mostRuns {
+			flush()
+			if len(runs) == mostRuns {
 				break
 			}
 		}
