@@ -104,11 +104,11 @@ func (r *follower) settleAccount(e *end) {
 	}
 	r.compare(e.bookingRecord)
 	if e.expired || !e.ok() {
-		e.account = nil
 		return
 	}
 	slot := e.at.Slot
 	r.predicted.Keep(e.promise, e.chain)
+	e.account = e.bookingRecord.account
 	if e.account == nil {
 		e.account = account.Predict(account.Known{Rest: account.Unknown, RestWhy: "the request was not read"}, nil)
 	}

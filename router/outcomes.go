@@ -10,6 +10,7 @@ import (
 
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
@@ -141,6 +142,8 @@ type end struct {
 	would   *decisionlog.Hypothetical
 	found   int // o.CachedTokens if they are of the worker that the prediction is for; else -1
 	counted int // cached tokens of the prompt as the engine counted, whichever worker; -1: not known
+	// account is the booking's, settled; nil: it has none. A late report of the start may still open another one in the booking.
+	account *account.Account
 }
 
 // ok reports whether the worker answered it.
