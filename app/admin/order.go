@@ -45,8 +45,8 @@ func (s *State) order(w http.ResponseWriter, r *http.Request, to fleet.Service) 
 // AskOrder gives a running Sightline an order for a worker: cordon, uncordon or drain. It prints what came of it and, if wait is not 0,
 // waits until the worker's last request has ended.
 func AskOrder(ctx context.Context, base, order, worker string, wait time.Duration, out io.Writer) error {
-	text, err := Ask(ctx, AdminRequest{Method: http.MethodPost, Base: base, Path: "/workers/" + order + "?worker=" + url.QueryEscape(worker),
-		MaxBytes: 1 << 16})
+	path := "/workers/" + order + "?worker=" + url.QueryEscape(worker)
+	text, err := Ask(ctx, AdminRequest{Method: http.MethodPost, Base: base, Path: path, MaxBytes: 1 << 16})
 	if err != nil {
 		return err
 	}
@@ -56,8 +56,8 @@ func AskOrder(ctx context.Context, base, order, worker string, wait time.Duratio
 	}
 	fmt.Fprintf(out, "%s is %v, with %d requests in flight.\n", worker, of.Service, of.Inflight)
 	if of.Service != fleet.InService {
-		fmt.Fprintf(out, "It alone holds %s prompt tokens, of which %s are expected to be asked for again.\n", formatShort(of.Removal.Alone),
-			formatShort(of.Removal.Again))
+		fmt.Fprintf(out, "It alone holds %s prompt tokens, of which %s are expected to be asked for again.\n",
+			formatShort(of.Removal.Alone), formatShort(of.Removal.Again))
 	}
 	if wait == 0 {
 		return nil

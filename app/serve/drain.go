@@ -28,7 +28,8 @@ func (r *running) order(worker string, to fleet.Service) (out admin.Ordered, err
 	out = admin.Ordered{Worker: worker, Service: to, Removal: r.router.Removals()[one]}
 	may := func(w *fleet.Worker) bool { return w == one && (to == fleet.InService || r.othersServe(one)) }
 	if r.sources.set.Order(may, to, time.Now()) == nil {
-		return out, fmt.Errorf("no other worker in service does what %s does for model %q: add one first, or uncordon one", worker, one.Model)
+		return out, fmt.Errorf("no other worker in service does what %s does for model %q: add one first, or uncordon one",
+			worker, one.Model)
 	}
 	for _, slot := range one.Slots {
 		out.Inflight += slot.Load(time.Now()).Inflight
@@ -80,7 +81,8 @@ func (r *running) watchDrains(ctx context.Context) {
 			if empty := n == 0; empty != d.empty {
 				d.empty = empty
 				if empty {
-					r.log.Info("worker is empty: its last request has ended", zap.String("worker", w.Name), zap.Duration("took", now.Sub(d.began)))
+					r.log.Info("worker is empty: its last request has ended", zap.String("worker", w.Name),
+						zap.Duration("took", now.Sub(d.began)))
 				}
 			}
 		}

@@ -48,7 +48,8 @@ dynamo: {discovery: DIR/discovery}
 var (
 	ownName   = regexp.MustCompile(`\bsightline_[a-z_]*[a-z]\b`)
 	envoyName = regexp.MustCompile(`\benvoy_[a-z_]*[a-z]\b`)
-	descForm  = regexp.MustCompile(`^Desc\{fqName: "(sightline_[a-z0-9_]+)", help: ("(?:[^"\\]|\\.)*"), unit: "[a-z]*", constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
+	descForm  = regexp.MustCompile(`^Desc\{fqName: "(sightline_[a-z0-9_]+)", help: ("(?:[^"\\]|\\.)*"), unit: "[a-z]*", ` +
+		`constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
 	constName = regexp.MustCompile(`([a-z_]+)="`)
 	update    = flag.Bool("update", false, "write docs/signals.md")
 )

@@ -39,7 +39,8 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 
 	// How its choice is applied.
 	"mutation_rules": {"SL0408", Error, "all that Sightline sets, and disable_immediate_response: false", `allow_expression: { regex: ` +
-		`"x-(target|work|dyn|byp|sight|route|data|ses|gate|pref|enc|kv|vllm|over)[a-z0-9-]+|content-[a-z]+|retry-after" }; edited bodies and refusals need the last`},
+		`"x-(target|work|dyn|byp|sight|route|data|ses|gate|pref|enc|kv|vllm|over)[a-z0-9-]+|content-[a-z]+|retry-after" }; ` +
+		`edited bodies and refusals need the last`},
 	"choice_not_read": {"SL0408", Error,
 		"override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
 		"have the cluster read it from there (route.one_address: true in Sightline's configuration, or serve --pool --one-address, " +

@@ -1,7 +1,6 @@
 package fleetsim
 
 import (
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -35,16 +34,4 @@ func TestInteractiveBeforeBatch(t *testing.T) {
 	if over(due.Mean, came.Mean) > 0.8 {
 		t.Errorf("got a mean of %v beside batch work, want at most 0.8 of %v, without an order", due.Mean, came.Mean)
 	}
-}
-
-// TestOrderTable plays and logs what docs/choice.md has.
-func TestOrderTable(t *testing.T) {
-	if os.Getenv("SIGHTLINE_ORDER") == "" {
-		t.Skip("takes minutes: SIGHTLINE_ORDER=1")
-	}
-	all := Scenarios()
-	find := func(name string) Scenario {
-		return all[slices.IndexFunc(all, func(s Scenario) bool { return s.Name == name })]
-	}
-	playOrder(find, func(name string, load float64, _, measured string, ok bool) { t.Log(name, load, measured, ok) })
 }

@@ -31,8 +31,10 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-Each family's models, and the ` + "`model_type`s" + ` by which it is matched beside its name (` + "`architectures`" + ` of config.json come first:
-` + "`prompt/vision/families_*.go`" + `). For a fine-tune with a ` + "`model_type`" + ` of its own set ` + "`vision_family`" + ` to the family's name.
+Each family's models, and the ` + "`model_type`s" + ` by which it is matched beside its name (` +
+		"`architectures`" + ` of config.json come first:
+` + "`prompt/vision/families_*.go`" + `). For a fine-tune with a ` + "`model_type`" +
+		` of its own set ` + "`vision_family`" + ` to the family's name.
 
 An image's tokens are counted by the first of these that is set: the request's ` + "`mm_processor_kwargs`" +
 		`, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" +
