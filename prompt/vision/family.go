@@ -129,7 +129,7 @@ func (t table) facts(modelType, named string) Facts {
 	return Facts{}
 }
 
-// Architectures returns those by which families are matched, sorted.
+// Architectures returns those by which families are matched, sorted: tests of engines compare their rules for each.
 func Architectures() (list []string) {
 	for _, f := range families() {
 		list = append(list, f.archs...)
