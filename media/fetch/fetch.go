@@ -146,6 +146,12 @@ type flight struct {
 	err    error
 }
 
+func (fl *flight) ended(e *entry) {
+	if fl.facts = e.facts; e.err != nil {
+		fl.err = e.err
+	}
+}
+
 // New returns a Fetcher. The error names the invalid setting.
 func New(cfg Config) (*Fetcher, error) {
 	cfg.AllowedDomains = slices.Clone(cfg.AllowedDomains)
@@ -253,11 +259,17 @@ func (f *Fetcher) Bytes(id mmhash.ContentID) ([]byte, bool) { return f.bytes.get
 // Hosts lists the hosts that failed recently, with their counters.
 func (f *Fetcher) Hosts() []HostState { return f.hosts.list() }
 
-// start joins the running download of this URL, or starts one.
+// start joins the running download of this URL, takes the result of one that ended since the caller looked up old, or starts one.
 func (f *Fetcher) start(c fair.Client, t target, old *entry) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl, ok := f.flight[t.full]; ok {
+		return fl, nil
+	}
+	if e, ok := f.urls.get(t.key); ok && e != old && e.full == t.full {
+		fl := &flight{done: make(chan struct{})}
+		fl.ended(e)
+		close(fl.done)
 		return fl, nil
 	}
 	switch {
@@ -292,13 +304,8 @@ func (f *Fetcher) download(t target, old *entry, fl *flight) {
 	if e != nil {
 		f.urls.add(fl.client, fair.ClientOf(t.host), t.key, e, 1)
 	}
-	switch {
-	case err != nil:
-		fl.err = err
-	case e.err != nil:
-		fl.facts, fl.err = e.facts, e.err
-	default:
-		fl.facts = e.facts
+	if fl.err = err; err == nil {
+		fl.ended(e)
 	}
 	f.mu.Lock()
 	delete(f.flight, t.full)

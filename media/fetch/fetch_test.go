@@ -143,6 +143,25 @@ func TestOnceForAll(t *testing.T) {
 	}
 }
 
+// TestLateJoiner: a request that looked up the URL before a download ended and joins after it takes its result and asks nobody.
+func TestLateJoiner(t *testing.T) {
+	base, n := serve(t, image(red, "Cache-Control", "no-cache"))
+	f := open(t, Config{Allow: loopback})
+	u, err := f.parse(base + "/a.png")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, base+"/a.png", red)
+	fl, err := f.start(0, u, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-fl.done
+	if got := n.Load(); got != 1 || fl.err != nil || fl.facts.ID != blake3.Sum256(red) {
+		t.Errorf("got %d requests to the host, %+v, %v, want one and the image", got, fl.facts, fl.err)
+	}
+}
+
 func TestBudget(t *testing.T) {
 	gate := make(chan struct{})
 	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) { <-gate; image(red)(w, r) })
@@ -200,6 +219,7 @@ func TestFreshness(t *testing.T) {
 		c.add(61 * time.Second)
 		want(t, f, base, red) // the last known answer, which is now being checked
 		until(t, "the new image", func() bool { facts, _ := f.Get(t.Context(), 0, base); return facts.ID == blake3.Sum256(rgba) })
+		until(t, "the end of that download", func() bool { return len(f.flights()) == 0 })
 		c.add(2 * time.Hour) // too old to be used unchecked
 		body.Store(&red)
 		want(t, f, base, red)
