@@ -176,7 +176,7 @@ race: ## the concurrent packages under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test $(POISON) -race -skip '^TestUsersChange$$' -timeout 30m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./media/... ./mmhash/... ./workers/... ./prompt/tokenizer/... ./app/registry ./app/serve ./app/admin
 
 sim: build ## the choice beside other routers' on a simulated fleet: what its goals are about, and which are reached (seven minutes); SEED=2, TRACE=mooncake_conversation.jsonl.gz
-	$(LAB) sim --goals --missed docs/choice.md --seed $(or $(SEED),1) $(if $(TRACE),--trace $(TRACE))
+	$(LAB) sim --goals --missed lab/fleetsim/missed.md --seed $(or $(SEED),1) $(if $(TRACE),--trace $(TRACE))
 
 sim-all: build ## every scenario at every load under every rule, and the page bin/sim.html (twenty minutes on two cores); TRACE= as above
 	$(LAB) sim --loads 0.4,0.7,0.9,1.3 --html bin/sim.html $(if $(TRACE),--trace $(TRACE))

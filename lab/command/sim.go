@@ -20,7 +20,7 @@ type simCmd struct {
 	WriteTrace string    `placeholder:"FILE" help:"Write the trace of examples/traces that is called so (images.jsonl.gz, documents.jsonl.gz, …) to this file and run nothing."`
 	Seed       uint64    `default:"1" help:"Seed of the traffic."`
 	Goals      bool      `help:"Run the scenarios of docs/choice.md's goals instead and report which goals are reached."`
-	Missed     string    `type:"existingfile" help:"With --goals and seed 1: the page with a table of goals that are missed, docs/choice.md; fails where another is missed, or one by other figures."`
+	Missed     string    `type:"existingfile" help:"With --goals and seed 1: the page that lists the goals that are missed, lab/fleetsim/missed.md; fails where another is missed, or one by other figures."`
 }
 
 func (c *simCmd) Run() error {

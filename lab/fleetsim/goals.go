@@ -179,7 +179,7 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 		}
 	}
 	if news > 0 {
-		return fmt.Errorf("%d goals are missed that docs/choice.md does not call missed, or by other figures", news)
+		return fmt.Errorf("%d goals are missed that the page of missed goals does not list, or by other figures", news)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Missed is the goals that docs/choice.md calls missed with seed 1: measured figures by scenario, load and goal.
+// Missed is the goals that missed.md lists: the figures measured with seed 1, by scenario, load and goal.
 type Missed map[string]string
 
 const (
@@ -19,7 +19,7 @@ const (
 
 var missedFigures = regexp.MustCompile(`\d+\.\d+`)
 
-// ReadMissed reads the list between <!-- missed --> and <!-- /missed --> of a page: - goal → scenario, load: measured; scenario, …
+// ReadMissed reads the list of a page such as missed.md: - goal → scenario, load: measured; scenario, …
 // Without a page it returns nil.
 func ReadMissed(page string) (Missed, error) {
 	if page == "" {
@@ -29,19 +29,21 @@ func ReadMissed(page string) (Missed, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, list, ok := strings.Cut(string(text), "<!-- missed -->")
-	list, _, end := strings.Cut(list, "<!-- /missed -->")
-	if !ok || !end {
-		return nil, fmt.Errorf("%s has no <!-- missed --> … <!-- /missed -->", page)
-	}
 	m := Missed{}
-	for line := range strings.Lines(list) {
-		about, missed, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "- ")), " → ")
+	for line := range strings.Lines(string(text)) {
+		line, listed := strings.CutPrefix(strings.TrimSpace(line), "- ")
+		if !listed {
+			continue
+		}
+		about, missed, _ := strings.Cut(line, " → ")
 		for one := range strings.SplitSeq(missed, "; ") {
 			if run, measured, ok := strings.Cut(one, " %: "); ok {
 				m[run+" % | "+about] = measured
 			}
 		}
+	}
+	if len(m) == 0 {
+		return nil, fmt.Errorf("%s lists no missed goal (want - goal → scenario, load: measured)", page)
 	}
 	return m, nil
 }

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestMissed: the goals that docs/choice.md calls missed are goals, and a miss by other figures is told from them.
+// TestMissed: the goals that missed.md lists are goals, and a miss by other figures is told from them.
 func TestMissed(t *testing.T) {
-	m, err := ReadMissed("../../docs/choice.md")
+	m, err := ReadMissed("missed.md")
 	if err != nil || len(m) == 0 {
 		t.Fatalf("got %d rows, %v, want some", len(m), err)
 	}
@@ -21,7 +21,7 @@ func TestMissed(t *testing.T) {
 			known[about] = known[about] || strings.Contains(about, played)
 		}
 		if !known[about] {
-			t.Errorf("docs/choice.md: got the goal %q, want one of goals()", about)
+			t.Errorf("missed.md: got the goal %q, want one of goals()", about)
 		}
 	}
 	m = Missed{"chats, 70 % | mean": "0.927, 1.134"}
