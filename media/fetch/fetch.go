@@ -147,7 +147,8 @@ type flight struct {
 }
 
 func (fl *flight) ended(e *entry) {
-	if fl.facts = e.facts; e.err != nil {
+	fl.facts = e.facts
+	if e.err != nil {
 		fl.err = e.err
 	}
 }
@@ -304,7 +305,8 @@ func (f *Fetcher) download(t target, old *entry, fl *flight) {
 	if e != nil {
 		f.urls.add(fl.client, fair.ClientOf(t.host), t.key, e, 1)
 	}
-	if fl.err = err; err == nil {
+	fl.err = err
+	if err == nil {
 		fl.ended(e)
 	}
 	f.mu.Lock()
