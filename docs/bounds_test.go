@@ -30,20 +30,13 @@ type bound struct {
 	fields string // of structs: what is bounded so
 }
 
-// apart stands between the two lists of the page.
-const apart = `
-Of what workers, agents and replicas send, what is beyond waits, or is dropped and requested again, or its worker counts as doubtful
-(` + "`events_total`, `peer_entries_total`, `peer_handovers_total`, `agent_dropped_total`" + `).
-
-`
-
 // TestBounds holds the table to the code. Each row's numbers are those of the constants, its counter is exported, and the test that
 // it names is there and looks at bound and counter. And each queue, cache, map and buffer that outlives a call on the path of requests
 // and events stands in a row, or in the list of those that need none. -update writes the table.
 func TestBounds(t *testing.T) {
 	source := parsed(t)
 	signals := readPage(t, "signals.md")
-	var table, behind strings.Builder                // of clients and hosts; of workers, agents and replicas
+	var table strings.Builder                        // what clients and hosts can reach
 	alike, ends := map[string][]string{}, []string{} // rows by what happens beyond them
 	named := map[string]int{}
 	for _, b := range bounds {
@@ -70,10 +63,8 @@ func TestBounds(t *testing.T) {
 		} else {
 			counted = ""
 		}
-		switch first, _, _ := strings.Cut(b.counted, "_"); { // what exceeds uncounted ones costs nothing that a user would notice
-		case strings.Contains("events peer agent dynamo", first):
-			fmt.Fprintf(&behind, "- **%s**: %s\n", numbers(b.what), numbers(b.size))
-		case counted != "":
+		// What exceeds an uncounted bound costs nothing that a user would notice.
+		if first, _, _ := strings.Cut(b.counted, "_"); counted != "" && !strings.Contains("events peer agent dynamo", first) {
 			end := b.past + counted
 			alike[end] = append(alike[end], fmt.Sprintf("- **%s**: %s", numbers(b.what), numbers(b.size)))
 			if len(alike[end]) == 1 {
@@ -124,7 +115,7 @@ func TestBounds(t *testing.T) {
 	if !ok {
 		t.Fatal("bounds.md has no <!-- bounds --> … <!-- end -->")
 	}
-	switch written := head + "<!-- bounds -->\n\n" + table.String() + apart + behind.String() + "\n<!-- end -->" + tail; {
+	switch written := head + "<!-- bounds -->\n\n" + table.String() + "\n<!-- end -->" + tail; {
 	case *update:
 		if err := os.WriteFile("bounds.md", []byte(written), 0o644); err != nil {
 			t.Fatal(err)
