@@ -79,6 +79,7 @@ func (s *collected) sendCanaries(ctx context.Context) {
 			e.sendCanary(ctx, w, seed, rules.NewClient(10*s.o.Patience, s.as), s.o.Patience)
 		}
 	})
+	s.sendAgain(ctx, e, seed+3)
 	stop()
 	all.Wait()
 	var later []findings.Worker
@@ -91,6 +92,33 @@ func (s *collected) sendCanaries(ctx context.Context) {
 	if s.envoyRead() {
 		s.sendThrough(ctx)
 		s.Missing[findings.FromRequests] = s.Through.Unasked
+	}
+}
+
+// sendAgain sends one more prompt to each worker that was heard if another was not: a socket that two workers' entries name may have been
+// subscribed for the second one only after the first one's event.
+func (s *collected) sendAgain(ctx context.Context, e *ears, seed uint64) {
+	heard := func(w *findings.Server) bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return w.Heard()
+	}
+	silent := func() bool {
+		return slices.ContainsFunc(s.Servers, func(w *findings.Server) bool { return len(w.Sockets) > 0 && !heard(w) })
+	}
+	if !silent() {
+		return
+	}
+	client, sent := rules.NewClient(s.o.Patience, s.as), false
+	for _, w := range s.Servers {
+		if w.Sent && heard(w) {
+			body := prompt(w.Facts.Served[0].ID, text(seed, w.LargestBlock()))
+			_, err := inspect.Post(ctx, client, w.Addr, "/v1/completions", body)
+			sent = sent || err == nil
+		}
+	}
+	if sent {
+		wait(ctx, s.o.Patience/3, func() bool { return !silent() })
 	}
 }
 
