@@ -159,11 +159,11 @@ func (c *tally) add(t *testing.T, id string, size, predicted, certain, cached, p
 // TestRecordedHybrids: recordings of vLLM with several KV cache groups, read without tokenizer and template. What is called learned
 // equals the engine's count, or nearly always, and is not above it; no prediction is of more than the prompt has.
 func TestRecordedHybrids(t *testing.T) {
-	checkHybrids(t, golden.Files(t, "../../indexer/stream/testdata/hybrid/*.jsonl.gz"), 190)
+	checkHybrids(t, golden.Files(t, "../../indexer/stream/testdata/hybrid/*.jsonl.gz"), 195)
 }
 
 func TestConformanceHybrids(t *testing.T) {
-	checkHybrids(t, golden.Files(t, golden.Dir(t, "vllm_hybrid", "*.jsonl.gz")), 590)
+	checkHybrids(t, golden.Files(t, golden.Dir(t, "vllm_hybrid", "*.jsonl.gz")), 600)
 }
 
 func checkHybrids(t *testing.T, files []string, least int) {
@@ -240,8 +240,8 @@ func checkHybrids(t *testing.T, files []string, least int) {
 		}
 	}
 	t.Logf("%+v", all)
-	if all.learned < least || 100*all.equal < 98*all.learned || all.above > 0 || 100*all.estimatesAbove > all.estimates {
-		t.Errorf("%+v: want %d learned, 98 %% of these equal and none too high, and no more than 1 %% of the estimates", all, least)
+	if all.learned < least || 100*all.equal < 99*all.learned || all.above > 0 || 100*all.estimatesAbove > all.estimates {
+		t.Errorf("%+v: want %d learned, 99 %% of these equal and none too high, and no more than 1 %% of the estimates", all, least)
 	}
 }
 

@@ -85,6 +85,7 @@ type sequence struct {
 	last  uint64    // engine hash
 	steps int       // of the request's path; 0: it is not known
 	path  [2]uint64 // number of its last step
+	id    string    // of the request
 }
 
 // sequences are the latest of a slot, in the order of their beginnings from next on.
@@ -299,7 +300,7 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	now.last = e.EngineHashes[len(e.EngineHashes)-1]
 	if x != nil && len(x.Path.Steps) > 0 {
 		now.steps = len(x.Path.Steps)
-		now.path = x.Path.Steps[now.steps-1].Number
+		now.path, now.id = x.Path.Steps[now.steps-1].Number, x.ID
 	}
 	if x != nil && l.byID[x.ID] == x { // else its end is being looked at
 		l.append(x, e, before)
@@ -437,6 +438,7 @@ func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64,
 		from = l.sums[len(before)-1]
 	}
 	l.sums = appendSums(l.sums, e.Locals, from)
+	over := of != nil && of.steps > 0 && l.byID[of.id] == nil // what follows is no answer to it, unless others are here too
 	candidates, most, sole := 0, 0, (*watched)(nil)
 	for _, y := range l.slots[slot] {
 		if !l.waits(y) {
@@ -444,7 +446,7 @@ func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64,
 		}
 		agreed := min(len(y.sums), len(l.sums))
 		one := len(e.Locals) == 1 && !y.AtEnd
-		if of != nil && (one || of.steps > 0) && !y.goesOnWith(of) || one && agreed < len(before) && !y.fits(len(l.sums)) {
+		if of != nil && (!over || y.Shared) && (one || of.steps > 0) && !y.goesOnWith(of) || one && agreed < len(before) && !y.fits(len(l.sums)) {
 			continue // a block of another one's answer
 		}
 		candidates++

@@ -100,12 +100,25 @@ func TestWhose(t *testing.T) {
 			e.end("a", len(a.prompt()), 1)
 			other := request{[]int{1, 2, 21, 22}} // begins as a does
 			e.watch("other", "", other)
-			e.l.byID["other"].Seen = &fleet.Seen{Blocks: n + 1} // and is about as long
+			e.l.byID["other"].Seen, e.l.byID["other"].Shared = &fleet.Seen{Blocks: n + 1}, true // and is about as long
 			e.stores("", long, n, n+1)
 			e.stores("", other.prompt(), 0, all)
 			e.end("other", len(other.prompt()), 1)
 			if got, want := e.knows(other), len(chainOf(other.prompt())); got != want {
 				e.t.Errorf("of the other %d blocks are known, want %d", got, want)
+			}
+		}, true, false, map[Outcome]int{Learned: 1, Guessed: 1}},
+		"by one block behind all of another one, which has ended, and by another way": {func(e *told) {
+			n := len(chainOf(a.prompt()))
+			other := append(a.prompt()[:16*n:16*n], tokensOf(21)...) // as where a list of token ids goes on within a step
+			e.watch("a", "", a)
+			e.stores("", a.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+			e.watch("other", "", request{[]int{1, 2, 11, 21}})
+			e.stores("", other, n, n+1)
+			e.end("other", 16*n+17, 1)
+			if got := e.knows(request{[]int{1, 2, 11, 21}}); got != n+1 {
+				e.t.Errorf("of the other %d blocks are known, want %d", got, n+1)
 			}
 		}, true, false, map[Outcome]int{Learned: 2}},
 		"at once, with sessions": {func(e *told) {
