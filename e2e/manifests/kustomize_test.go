@@ -3,12 +3,14 @@ package manifests
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"path"
 	"path/filepath"
 	"testing"
 
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/kustomize/kyaml/resid"
 )
 
 // TestKustomize: every folder is rendered by the real Kustomize, as `kubectl apply -k` does it, and an API server has nothing against
@@ -42,5 +44,37 @@ func TestKustomize(t *testing.T) {
 				t.Errorf("%s: the image has no registry: %s", folder, doc)
 			}
 		}
+	}
+}
+
+// TestJoin: the folder for a Gateway that exists brings none, nor a route or a class, and its policies are on the user's, which may refer
+// to Sightline's Service.
+func TestJoin(t *testing.T) {
+	k := krusty.MakeKustomizer(krusty.MakeDefaultOptions())
+	objects, err := k.Run(filesys.MakeFsOnDisk(), "../../examples/kubernetes/envoy-gateway-join")
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]string{}
+	for _, o := range objects.Resources() {
+		switch kind := o.GetKind(); kind {
+		case "Gateway", "GatewayClass", "HTTPRoute", "EnvoyProxy":
+			t.Errorf("got %s %s/%s, want what exists to stay as it is", kind, o.GetNamespace(), o.GetName())
+		case "EnvoyExtensionPolicy", "BackendTrafficPolicy", "ClientTrafficPolicy":
+			at, err := o.GetFieldValue("spec.targetRefs.0.name")
+			if err != nil {
+				t.Fatal(err)
+			}
+			targets[kind] = o.GetNamespace() + "/" + at.(string)
+		}
+	}
+	want := map[string]string{"EnvoyExtensionPolicy": "web/my-route", "BackendTrafficPolicy": "web/my-route",
+		"ClientTrafficPolicy": "web/my-gateway"}
+	if !maps.Equal(targets, want) {
+		t.Errorf("got policies on %v, want %v", targets, want)
+	}
+	grant := resid.NewGvk("gateway.networking.k8s.io", "v1", "ReferenceGrant")
+	if _, err := objects.GetById(resid.NewResIdWithNamespace(grant, "sightline", "llm")); err != nil {
+		t.Errorf("got %v, want a ReferenceGrant", err)
 	}
 }
