@@ -15,6 +15,7 @@ import (
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/router/forecast"
+	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
@@ -72,6 +73,26 @@ func (b *bookingRecord) foreseen(slot *fleet.Slot) forecast.Request {
 func (f *forecasting) decided(b *bookingRecord, now time.Time) {
 	m := f.of(b.model)
 	if m != nil && b.promptTokens > 0 && !m.Decided(b.foreseen(b.slot), now) {
+		f.opt.NoRoom("forecasts")
+	}
+}
+
+// taken and left tell of another replica's request with the blocks of chain; how many tokens its worker found and generated is not shared.
+func (f *forecasting) taken(b *ledger.Booking, chain []uint64, now time.Time) {
+	f.told(b, chain, func(m *forecast.Model, r forecast.Request) bool { return m.Decided(r, now) })
+}
+
+func (f *forecasting) left(b *ledger.Booking, chain []uint64, now time.Time) {
+	f.told(b, chain, func(m *forecast.Model, r forecast.Request) bool { return m.Ended(r, -1, 0, now) })
+}
+
+func (f *forecasting) told(b *ledger.Booking, chain []uint64, tell func(*forecast.Model, forecast.Request) bool) {
+	m := f.of(b.Slot.Worker.Model)
+	if m == nil || len(chain) == 0 {
+		return
+	}
+	r := forecast.Request{Slot: uint32(b.Slot.ID), Chain: chain, Tokens: b.Context / max(1, b.Answers)}
+	if !tell(m, r) {
 		f.opt.NoRoom("forecasts")
 	}
 }
@@ -166,7 +187,8 @@ type ModelForecast struct {
 	Day   forecast.Forecast `json:"day"`
 }
 
-// Forecasts returns the models' forecasts, by name. They are of what this process decided: another replica has its own.
+// Forecasts returns the models' forecasts, by name. They are of what all replicas decided that share their decisions; what engines counted
+// is known of this one's.
 func (r *Router) Forecasts() (list []ModelForecast) {
 	f := &r.forecasting
 	f.settle()

@@ -96,3 +96,39 @@ func TestForecastQueue(t *testing.T) {
 		t.Errorf("%d decisions are counted as dropped, want 3", dropped)
 	}
 }
+
+// TestForecastOfReplicas: two replicas that share their decisions forecast from the requests of both.
+func TestForecastOfReplicas(t *testing.T) {
+	text := strings.Repeat("In the beginning the router was created. ", 12)
+	one, other := newWorld(t, 2), newWorld(t, 2)
+	join := func(w, to *world) {
+		w.opt.Share = func(s *SharedBooking) { copied := *s; to.Replicas().Apply("r", &copied) }
+	}
+	say := func(i int) string { return chatBody("m", fmt.Sprintf("%q", fmt.Sprint(i, text))) }
+	for _, w := range []*world{one, other} {
+		for slot := range w.slots {
+			w.stores(slot, say(0))
+		}
+		w.Forecasts() // sees the caches
+		for at := range w.slots {
+			w.decide(say(0)) // and how large blocks are
+			w.stores(at, say(0))
+		}
+		w.Forecasts()
+	}
+	join(one, other)
+	join(other, one)
+	tokens := 0
+	for i := range 12 {
+		w := []*world{one, other}[i%2]
+		d := w.decide(say(i % 3))
+		tokens = d.PromptTokens
+		w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr})
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, Answered: true, CachedTokens: -1, PromptTokens: tokens})
+	}
+	a, b := one.Forecasts()[0].Hour, other.Forecasts()[0].Hour
+	if a.Tokens != float64(14*tokens) || a.Covered != 1 || a.Tokens != b.Tokens || math.Abs(a.Today.HitRate-b.Today.HitRate) > 0.01 {
+		t.Errorf("got %v and %v tokens, %v and %v covered, hit rates %.3f and %.3f; want one forecast of 14 prompts of %d tokens",
+			a.Tokens, b.Tokens, a.Covered, b.Covered, a.Today.HitRate, b.Today.HitRate, tokens)
+	}
+}

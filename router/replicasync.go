@@ -63,8 +63,9 @@ const MaxSharedBlocks = 1 << 14
 // Replicas is what a router tells other replicas, and hears from them. It is safe for concurrent use.
 type Replicas struct {
 	*state
-	last     atomic.Uint64 // number of the last booking that they were told of
-	applying sync.Mutex    // held while a message of one is applied
+	forecasting *forecasting
+	last        atomic.Uint64 // number of the last booking that they were told of
+	applying    sync.Mutex    // held while a message of one is applied
 }
 
 // Replicas returns the router's side of sharing: it tells other replicas of bookings, and applies theirs.
@@ -180,6 +181,7 @@ func (r *Replicas) endShared(replica string, number uint64, void, lost bool) {
 		r.predicted.Keep(note.promise, note.chain)
 		if !lost {
 			r.had(fair.ClientOf(b.Tenant), b.Slot, note.chain, now)
+			r.forecasting.left(b, note.chain, now)
 		}
 		if b.Decode != nil {
 			r.predict(b.Decode, note.chain, 0, r.serving.Load().predictedTTL, now)
@@ -222,6 +224,7 @@ func (r *Replicas) takeShared(replica string, s *SharedBooking) {
 			note.media = append(note.media, m)
 		}
 	}
+	r.forecasting.taken(&b, note.chain, now)
 	r.opt.Ledger.Take(replica, s.Number, b)
 }
 

@@ -162,7 +162,7 @@ func New(opt Options) *Router {
 		lanes: newLanes(), listed: opt.Fleet.ModelOf},
 		recent: newRecent(), waiters: newWaiters(meter.At(opt.Metrics)), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)
-	r.replicas = &Replicas{state: &r.state}
+	r.replicas = &Replicas{state: &r.state, forecasting: &r.forecasting}
 	r.forecasting.state = &r.state
 	r.booker = booker{state: &r.state, replicas: r.replicas, forecasting: &r.forecasting}
 	r.follower.booker, r.follower.recent = &r.booker, r.recent

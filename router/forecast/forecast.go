@@ -28,7 +28,7 @@ import (
 type Request struct {
 	Slot   uint32
 	Chain  []uint64 // chain hashes of the prompt's whole blocks, from its beginning; kept, and not changed
-	Size   int      // tokens of a block
+	Size   int      // tokens of a block; 0: not known, nor is Whole, as of another replica's request: the slot's other requests tell
 	Tokens int      // of the prompt, estimated if it is not read; 0: not known
 	Whole  bool     // Chain has all whole blocks of the prompt
 }
@@ -172,6 +172,9 @@ func (m *Model) Settle() {
 	for i := range list {
 		t := &list[i]
 		s := m.slots[t.Slot]
+		if t.Size == 0 && s != nil && s.tokens > 0 {
+			t.Size, t.Whole = s.tokens, len(t.Chain) == t.Tokens/s.tokens
+		}
 		switch readable := s != nil && s.size > 0 && t.Size > 0 && (t.Whole || len(t.Chain) > 0); {
 		case !readable && !t.end:
 			m.spans.at(t.at).told += float64(t.Tokens)
