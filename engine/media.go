@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
+	"github.com/sightline-router/sightline/prompt"
 )
 
 // Media is shared by all models: the cache of images' names, and the fetcher of images by URL. Safe for concurrent use.
@@ -193,8 +195,42 @@ type Medium struct {
 	Key            uint64      // Name as it enters block hashes; without a name, an identity of our own
 	Alias          uint64      // of the URL it came by, or of its content; 0: none
 	Fetched        bool        // the engine fetches it itself, and its host may give it another image than us
+	text           MediumText  // where it is in the body
 	edits          []body.Edit // that hand it over to the worker (see deliver)
 	namePending    bool        // its name is being computed in the background
+}
+
+// MediumText is a medium's text in a request's body, and the medium's identity: that of its bytes, or else of the text.
+type MediumText struct {
+	at    uintptr // of its first byte, while the body is there; 0: it is not in the body
+	bytes int
+	ID    mmhash.ContentID
+}
+
+// At returns how many of some slices of the body the medium's text is, if it begins with the first of them; else 0.
+func (t *MediumText) At(pieces [][]byte) (n int) {
+	if t.at == 0 || len(pieces[0]) == 0 || addressOf(pieces[0]) != t.at {
+		return 0
+	}
+	for bytes := 0; bytes < t.bytes && n < len(pieces); n++ {
+		bytes += len(pieces[n])
+	}
+	return n
+}
+
+func addressOf(piece []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(piece))) }
+
+// textOf returns where a medium is in the body, whose identity is known.
+func (q *mediaReader) textOf(in *prompt.Medium, id mmhash.ContentID) (t MediumText) {
+	pieces := q.body.Raw(in.Source)
+	if len(pieces) == 0 || len(pieces[0]) == 0 {
+		return t
+	}
+	t.at, t.ID = addressOf(pieces[0]), id
+	for _, p := range pieces {
+		t.bytes += len(p)
+	}
+	return t
 }
 
 // firstSeen caches the first image under each name, for servers that trust clients' uuids: the engine keeps that image's

@@ -159,6 +159,7 @@ type Refused = prompt.Refused
 type Prompts struct {
 	List  []Prompt
 	Edits []body.Edit // changes to the body that a worker must see
+	Texts []MediumText
 	Facts
 }
 
@@ -259,7 +260,7 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 		return p, err
 	}
 	for i := range found {
-		out.Edits = append(out.Edits, found[i].edits...)
+		out.Edits, out.Texts = append(out.Edits, found[i].edits...), append(out.Texts, found[i].text)
 	}
 	e, err := m.prompt.Expand(q.draft, dp, sizes(found, m.rules.Dialect.RotatesEXIF))
 	if err != nil {

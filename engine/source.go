@@ -60,6 +60,9 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Naming)
 	case m.Scheme == "data":
 		m.Source = media.DataURL(m.In.Raw(q.body))
 		md.Facts, err = media.Identify(m.Source)
+		if md.Facts.Bytes > 0 {
+			md.text = q.textOf(m.In, md.Facts.ID)
+		}
 	default:
 		err = &Refused{Status: 400, Reason: "media is neither a data URL nor an http or file URL"}
 	}
@@ -99,7 +102,8 @@ func (m *Model) unread(err error, reason string) (why string, _ error) {
 // other reads a medium that is no image: no rule counts it, so it needs no more than an identity for affinity.
 func (q *mediaReader) other(md *Medium, m *rules.Naming) (why string, err error) {
 	pieces := m.In.Raw(q.body)
-	md.Key = q.hashKey.Name(mmhash.TextID(pieces).String())
+	id := mmhash.TextID(pieces)
+	md.Key, md.text = q.hashKey.Name(id.String()), q.textOf(m.In, id)
 	switch link, _ := q.body.String(m.In.Source); {
 	case m.Scheme == "http":
 		err = q.allows(link)

@@ -44,6 +44,7 @@ type reading struct {
 type engineReading struct {
 	needed       bool // some worker's engine reads it so
 	edits        []body.Edit
+	texts        []engine.MediumText
 	model        *engine.Model  // which reads the request
 	prompt       *engine.Prompt // the longest one, since all prompts of a request share a worker; if err is set, an empty one
 	computed     *engine.Prompt // the prompt by the rules that have stepped aside; nil: none has
@@ -229,7 +230,7 @@ func (r *reading) measure() {
 
 func (e *engineReading) read(ctx context.Context, m *engine.Model, path, adapter string, req *body.Request) {
 	prompts, err := m.Read(ctx, path, adapter, req)
-	e.model, e.edits, e.facts = m, prompts.Edits, prompts.Facts
+	e.model, e.edits, e.texts, e.facts = m, prompts.Edits, prompts.Texts, prompts.Facts
 	if err != nil {
 		e.err, e.prompt = err, &engine.Prompt{Why: err.Error()}
 		return

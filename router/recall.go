@@ -112,8 +112,11 @@ func (l *lookup) recall(in *lookInput, path *learned.Path) {
 		return
 	}
 	if len(path.Steps) == 0 {
-		in.learning.paths().Read(path, learned.Head{Endpoint: in.path, Model: in.model.Name, Adapter: in.adapter, Tenant: in.tenant},
-			&in.body, &in.req)
+		head := learned.Head{Endpoint: in.path, Model: in.model.Name, Adapter: in.adapter, Tenant: in.tenant}
+		for i := range in.byEngine {
+			head.Media = append(head.Media, in.byEngine[i].texts...)
+		}
+		in.learning.paths().Read(path, head, &in.body, &in.req)
 	}
 	class := learnedClass(in.model.Name, l.class.Name, l.form)
 	facts := &l.read.facts

@@ -63,6 +63,8 @@ type Head struct {
 	Endpoint       string // of the API, such as /v1/chat/completions
 	Model, Adapter string
 	Tenant         string // "": tenants are not told apart
+	// Media are those in the body that were identified while it was read: their texts need not be hashed.
+	Media []engine.MediumText
 }
 
 // Hasher makes the paths of one deployment: without its secret no client can find two requests with one path. It is safe for
@@ -94,15 +96,17 @@ const (
 	kindHead  = 'h'
 	kindRole  = 'r'
 	kindIDs   = 'i' // of nothing yet: token ids follow
+	kindKnown = 'k' // of nothing yet: the identity of a medium follows
 )
 
 // contentKeys are the fields that are read part by part, in the order in which engines put them into a prompt.
 var contentKeys = []string{"instructions", "system", "prompt", "input", "suffix"}
 
-// Read sets p to the path of a request, whose body s is. Cost: each byte of the body is hashed twice, at several GB/s.
+// Read sets p to the path of a request, whose body s is. Cost: each byte of the body is hashed twice, at several GB/s,
+// but for those of head's media.
 func (h *Hasher) Read(p *Path, head Head, s *body.Skeleton, req *body.Request) {
 	p.Reset()
-	w := walk{h: h, s: s, p: p}
+	w := walk{h: h, s: s, p: p, media: head.Media}
 	for _, text := range []string{head.Endpoint, head.Model, head.Adapter, head.Tenant} {
 		w.put(bytesOf(text))
 	}
@@ -123,6 +127,7 @@ type walk struct {
 	h      *Hasher
 	s      *body.Skeleton
 	p      *Path
+	media  []engine.MediumText
 	at     [2]uint64
 	bytes  int
 	answer bool
@@ -176,7 +181,19 @@ func (w *walk) fields(fields map[string]gjson.Result, skip func(key string) bool
 // raw adds a value's JSON text.
 func (w *walk) raw(v gjson.Result) {
 	w.pieces = w.s.AppendPieces(w.pieces[:0], v)
-	w.chunks(w.pieces, func(bool) int { return mediaBytes })
+	rest, size := w.pieces, func(bool) int { return mediaBytes }
+	for i := 0; i < len(rest); i++ {
+		for m := range w.media {
+			if n := w.media[m].At(rest[i:]); n > 0 {
+				w.chunks(rest[:i], size)
+				w.end(kindKnown)
+				w.put(w.media[m].ID[:])
+				rest, i = rest[i+n:], -1
+				break
+			}
+		}
+	}
+	w.chunks(rest, size)
 }
 
 // text adds the steps of a text. They are short where texts part most often, at the beginning.
