@@ -54,8 +54,14 @@ func (l *lookup) knownTokens() int {
 }
 
 // usable returns how many leading tokens the engine can find cached. It always computes the last one, so a prompt that is wholly cached
-// loses its last block (vLLM).
-func (l *lookup) usable() int { return max(0, l.tokens()-1) / l.form.Size * l.form.Size }
+// loses its last block (vLLM). Of a prompt whose length is not known it is no more than the prompt nearly always has.
+func (l *lookup) usable() int {
+	tokens, r := l.tokens()-1, &l.recalled
+	if r.class != 0 && r.Tokens == 0 {
+		tokens = min(tokens, max(len(l.read.prompt.IDs)-1, len(r.Blocks)*l.form.Size, int(r.least())))
+	}
+	return max(0, tokens) / l.form.Size * l.form.Size
+}
 
 // begin replaces a lookup by a new one. It uses the slices of an earlier decision's again.
 func (l *lookup) begin(r *reading, class *servedClass, form block.Form, standing *audit.Standing, aside audit.Rules) {
