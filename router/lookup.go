@@ -67,7 +67,7 @@ func (l *lookup) usable() int {
 func (l *lookup) begin(r *reading, class *servedClass, form block.Form, standing *audit.Standing, aside audit.Rules) {
 	l.class, l.form, l.hasWorkers, l.standing, l.aside, l.cut.computed, l.front = class, form, false, standing, aside, nil, 0
 	l.read = &r.byEngine[class.reading]
-	l.recalled = recalled{Prompt: learned.Prompt{Blocks: l.recalled.Blocks[:0]}}
+	l.recalled = recalled{Recalled: learned.Recalled{Blocks: l.recalled.Blocks[:0]}}
 }
 
 // stepAside cuts the prompt where a rule begins to matter that has stepped aside for the workers. The cut reading replaces the whole

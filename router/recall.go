@@ -69,7 +69,7 @@ func (l *learning) paths() *learned.Hasher {
 
 // recalled is what is remembered of a request, for the workers of one group.
 type recalled struct {
-	learned.Prompt
+	learned.Recalled
 	path   *learned.Path // of the request; nil: it is not remembered
 	used   bool          // its blocks are looked up: they are more than the computed ones
 	class  uint32        // its learnedClass, if the request is looked up; 0: it is not
@@ -130,12 +130,12 @@ func (l *lookup) recall(in *lookInput, path *learned.Path) {
 		return
 	}
 	r.class = r.teach
-	in.learning.memory.Recall(r.class, path, &r.Prompt)
+	in.learning.memory.Recall(r.class, path, &r.Recalled)
 	if !r.agrees(l.locals) { // such as a URL that shows another image now
-		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
+		r.Recalled = learned.Recalled{Blocks: r.Blocks[:0], Estimate: true}
 	}
 	if facts.Truncated && r.Tokens == 0 { // one that goes on begins elsewhere
-		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
+		r.Recalled = learned.Recalled{Blocks: r.Blocks[:0], Estimate: true}
 	}
 	p, known := l.read.prompt, 0
 	if r.Learned > 0 {

@@ -415,7 +415,7 @@ func TestRecalledIsOfOneRequest(t *testing.T) {
 	var o overlap
 	class, r := new(servedClass), &reading{byEngine: make([]engineReading, 1)}
 	o.add(r, class, block.Form{Size: 16}, nil, 0)
-	o.lookups[0].recalled = recalled{Prompt: learned.Prompt{Blocks: []uint64{1, 2}, Learned: 2, Tokens: 40, Estimate: true},
+	o.lookups[0].recalled = recalled{Recalled: learned.Recalled{Blocks: []uint64{1, 2}, Learned: 2, Tokens: 40, Estimate: true},
 		used: true, class: 7, tokens: 40}
 	o.release()
 	o.add(r, class, block.Form{Size: 16}, nil, 0)
@@ -426,7 +426,7 @@ func TestRecalledIsOfOneRequest(t *testing.T) {
 
 // What is remembered under a URL is not used for a request whose image, as it was fetched, makes other blocks.
 func TestRecalledAgreesWithRules(t *testing.T) {
-	r := &recalled{Prompt: learned.Prompt{Blocks: []uint64{1, 2, 3}}}
+	r := &recalled{Recalled: learned.Recalled{Blocks: []uint64{1, 2, 3}}}
 	for _, c := range []struct {
 		computed []uint64
 		want     bool

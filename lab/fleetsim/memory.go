@@ -93,7 +93,7 @@ func (r *Request) path(links bool) *learned.Path {
 			if links {
 				one.Bytes, one.Untold = 0, true
 			}
-			p.Media = append(p.Media, learned.Medium{ID: images[0].ID, Step: len(p.Steps)})
+			p.Media = append(p.Media, learned.MediaStep{ID: images[0].ID, Step: len(p.Steps)})
 			p.Steps, images = append(p.Steps, one), images[1:]
 		} else {
 			first := len(p.Steps)

@@ -56,7 +56,7 @@ func playRecorded(t *testing.T, list []recordedRequest, size, atOnce int, counts
 				t.Fatal(err)
 			}
 			w.hasher.Read(&w.path, Head{Endpoint: "/v1/completions", Model: "m"}, &s, &req)
-			path, p := Path{Steps: slices.Clone(w.path.Steps)}, Prompt{}
+			path, p := Path{Steps: slices.Clone(w.path.Steps)}, Recalled{}
 			w.memory.Recall(1, &path, &p)
 			paths[from+i] = path
 			w.learner.Watch(&Request{ID: fmt.Sprint(from + i), Slot: w.slot, Class: 1, Size: size, Path: path, AtEnd: true,
@@ -77,7 +77,7 @@ func playRecorded(t *testing.T, list []recordedRequest, size, atOnce int, counts
 	}
 	out := make(map[int]taughtChain)
 	for i, path := range paths {
-		var p Prompt
+		var p Recalled
 		w.memory.Recall(1, &path, &p)
 		out[i] = taughtChain{slices.Clone(p.Blocks[:p.Learned]), !p.Estimate}
 	}

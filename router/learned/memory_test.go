@@ -81,7 +81,7 @@ func TestMemory(t *testing.T) {
 			r.parts = append(r.parts, 1+rng.IntN(1<<16))
 		}
 		chain := chainOf(r.prompt())
-		var p Prompt
+		var p Recalled
 		m.Recall(1, r.path(), &p)
 		switch {
 		case p.Learned > len(p.Blocks) || !p.Estimate && p.Learned < len(p.Blocks):
@@ -134,7 +134,7 @@ func TestAnswer(t *testing.T) {
 		{"both in turn", []string{"kept", "kept", "replaced", "kept", "kept", "replaced"}, false},
 		{"the prompt's end is left out", []string{"kept", "cut", "kept"}, true},
 	} {
-		m, p := NewMemory(1<<20, new(Sizes)), Prompt{}
+		m, p := NewMemory(1<<20, new(Sizes)), Recalled{}
 		turns := func(i int) (first, second request) {
 			return request{[]int{1, 10 + i}}, request{[]int{1, 10 + i, -300 - i, 60 + i}}
 		}
@@ -172,7 +172,7 @@ func TestAnswer(t *testing.T) {
 			}
 		}
 	}
-	m, first, p := NewMemory(1<<20, new(Sizes)), request{[]int{1, 2}}, Prompt{}
+	m, first, p := NewMemory(1<<20, new(Sizes)), request{[]int{1, 2}}, Recalled{}
 	first.teach(m, nil)
 	m.Recall(1, request{[]int{1, 2, 4}}.path(), &p)
 	if n := len(first.prompt())/16 - 1; p.Learned != n || !p.Estimate {
@@ -189,7 +189,7 @@ func TestUnsteady(t *testing.T) {
 	m, r := NewMemory(1<<20, new(Sizes)), request{[]int{1, 2}}
 	a := chainOf(append(append(tokensOf(1), 999), tokensOf(2)...))
 	b := chainOf(append(append(tokensOf(1), 998), tokensOf(2)...))
-	var p Prompt
+	var p Recalled
 	for i, chain := range [][]uint64{a, b, a} {
 		m.Teach(&Lesson{1, *r.path(),
 			Taught{Chain: chain, Prompt: len(chain)}})
@@ -209,7 +209,7 @@ func TestForget(t *testing.T) {
 	rng, m := rand.New(rand.NewPCG(6, 7)), NewMemory(most, new(Sizes))
 	hot := request{[]int{1, 2, 3}}
 	hot.teach(m, nil)
-	var p Prompt
+	var p Recalled
 	for i := range 5000 {
 		request{[]int{1 + rng.IntN(9), 10 + rng.IntN(90), 100 + i}}.teach(m, nil)
 		if s := m.Stats(); s.Bytes > most {
@@ -271,7 +271,7 @@ func TestMemoryIsShared(t *testing.T) {
 	var all sync.WaitGroup
 	for g := range 4 {
 		all.Go(func() {
-			rng, p := rand.New(rand.NewPCG(uint64(g), 1)), Prompt{}
+			rng, p := rand.New(rand.NewPCG(uint64(g), 1)), Recalled{}
 			for range 2000 {
 				r := request{[]int{1 + rng.IntN(3), 10 + rng.IntN(30), 100 + rng.IntN(500)}}
 				m.Recall(1, r.path(), &p)
@@ -327,7 +327,7 @@ func TestEndsWithinAnother(t *testing.T) {
 	for _, last := range []int{901, 902} {
 		m.Teach(&Lesson{1, Path{Steps: pathOf(t, h, Head{}, body(48, last))}, Taught{Chain: chain, Prompt: 3, Tokens: 49}})
 	}
-	var p Prompt
+	var p Recalled
 	m.Recall(1, &Path{Steps: pathOf(t, h, Head{}, body(48, 0))}, &p)
 	if len(p.Blocks) != 3 || !p.Estimate {
 		t.Errorf("48 of 49 token ids: %+v, want three blocks as an estimate", p)
@@ -352,7 +352,7 @@ func TestAnotherTemplate(t *testing.T) {
 		m.Teach(&Lesson{1, *r.path(), Taught{Chain: chain, Prompt: len(chain)}})
 	}
 	known := func(m *Memory, template int) int {
-		var p Prompt
+		var p Recalled
 		r, chain := ask(template)
 		m.Recall(1, r.path(), &p)
 		return common(p.Blocks[:p.Learned], chain)
@@ -390,7 +390,7 @@ func TestAnotherTemplate(t *testing.T) {
 			chain := chainOf(append([]int{-template}, again.prompt()...))
 			m.Teach(&Lesson{1, *again.path(), Taught{Chain: chain, Prompt: len(chain)}})
 		}
-		var p Prompt
+		var p Recalled
 		m.Recall(1, again.path(), &p)
 		if chain := chainOf(append([]int{-template}, again.prompt()...)); !slices.Equal(p.Blocks, chain) {
 			t.Errorf("of a request that became another prompt %d of %d blocks are known", common(p.Blocks, chain), len(chain))
@@ -436,7 +436,7 @@ func TestGuesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, m := range []*Memory{m, again} {
-			var p Prompt
+			var p Recalled
 			m.Recall(1, c.asked.path(), &p)
 			if p.Estimate != c.want || p.Learned == 0 {
 				t.Errorf("%s (of a snapshot: %v): estimate %v, %d blocks, want %v and some", c.name, i > 0, p.Estimate, p.Learned, c.want)
@@ -492,7 +492,7 @@ func TestTokenIDsPart(t *testing.T) {
 			m.Teach(&Lesson{1, p, taught})
 		}
 		p, taught := ids(c.size, c.ahead, run(0, 32), run(9000, 40))
-		var got Prompt
+		var got Recalled
 		m.Recall(1, &p, &got)
 		if above := len(got.Blocks) - common(got.Blocks, taught.Chain); got.Estimate == c.sure || len(got.Blocks) == 0 || above != c.above {
 			t.Errorf("%s: got %d blocks, %d above, as an estimate: %t, want some, %d above, %t", name, len(got.Blocks), above, got.Estimate,
@@ -531,7 +531,7 @@ func (o *oddly) teach(r request, worker uint32, from int) (news bool) {
 
 // known returns how many blocks are recalled of a request, and how many of these others have not.
 func (o *oddly) known(r request) (learned, above int) {
-	var p Prompt
+	var p Recalled
 	o.m.Recall(1, r.path(), &p)
 	return p.Learned, p.Learned - common(p.Blocks[:p.Learned], chainOf(r.prompt()))
 }

@@ -26,7 +26,7 @@ const MaxSteps = 1 << 13
 // to there: the same model, the same parameters that can change a prompt, and the same text and media in the same messages.
 type Path struct {
 	Steps []Step
-	Media []Medium // in the order of the steps
+	Media []MediaStep // in the order of the steps
 	// Said is the hash of the last answer in the request (Said.Sum), which begins with the step SaidAt; 0: there is none to compare.
 	Said   uint64
 	SaidAt int
@@ -41,8 +41,8 @@ func (p *Path) Set(from *Path) {
 // Reset removes all steps.
 func (p *Path) Reset() { *p = Path{Steps: p.Steps[:0], Media: p.Media[:0]} }
 
-// Medium is a content part that is no text.
-type Medium struct {
+// MediaStep is a content part that is no text.
+type MediaStep struct {
 	ID   uint64 // of the part alone: equal wherever it stands
 	Step int    // index in Steps
 }
@@ -358,7 +358,7 @@ func (w *walk) medium(p *body.Part) {
 	own := w.alone(p)
 	w.putNumber(own)
 	if len(w.p.Steps) < MaxSteps {
-		w.p.Media = append(w.p.Media, Medium{own[0], len(w.p.Steps)})
+		w.p.Media = append(w.p.Media, MediaStep{own[0], len(w.p.Steps)})
 	}
 	w.bytes = w.pixels(p)
 	w.step(kindMedia)

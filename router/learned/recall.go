@@ -4,8 +4,8 @@ import "slices"
 
 const enoughKept = 2 // see root.kept
 
-// Prompt is what a memory knows about a request's prompt.
-type Prompt struct {
+// Recalled is what a memory knows about a request's prompt.
+type Recalled struct {
 	Blocks  []uint64 // local hashes of its leading blocks
 	Learned int      // how many of them were taught, the others are an estimate
 	Steps   int      // of the request's path, whose beginning those are
@@ -17,8 +17,8 @@ type Prompt struct {
 }
 
 // Recall sets out to what is known of a request's prompt, for engines of a class. It reuses out.Blocks.
-func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
-	*out = Prompt{Blocks: out.Blocks[:0]}
+func (m *Memory) Recall(class uint32, p *Path, out *Recalled) {
+	*out = Recalled{Blocks: out.Blocks[:0]}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	root, at := m.roots[class], 0
@@ -68,7 +68,7 @@ func (m *Memory) follow(from *node, steps []Step) (n *node, equal int) {
 func low(s Step) uint16 { return uint16(s.Number[1]) }
 
 // certain sets out to the blocks of a path whose first steps end at the node.
-func (n *node) certain(p *Path, at int, root *root, out *Prompt) {
+func (n *node) certain(p *Path, at int, root *root, out *Recalled) {
 	e, blocks, rest := n.ending, max(int(n.common), 0), p.Steps[at:]
 	out.Steps, out.Reach = at, at
 	if e != nil && len(rest) > 0 {
@@ -99,7 +99,7 @@ func (p *Path) at(step int) uint64 {
 }
 
 // estimate replaces the certain blocks of out by those of the node, if a path that leaves it after steps of some weight probably has more.
-func (n *node) estimate(weight int32, out *Prompt) {
+func (n *node) estimate(weight int32, out *Recalled) {
 	out.Estimate = true
 	reach := n.length()
 	if n.common >= 0 {

@@ -54,7 +54,7 @@ func (w *worker) request(id, endpoint, text string) (predicted, certain int) {
 		w.t.Fatal(err)
 	}
 	w.hasher.Read(&w.path, Head{Endpoint: endpoint, Model: req.Model}, &s, &req)
-	var p Prompt
+	var p Recalled
 	w.memory.Recall(1, &w.path, &p)
 	path := w.path
 	path.Steps = slices.Clone(path.Steps)

@@ -15,7 +15,7 @@ type Sizes struct {
 	media   *simplelru.LRU[sized, mediumSize] // of media whose requests do not tell it; nil: none
 }
 
-// sized is a medium, by Medium.ID, at the engines of a class.
+// sized is a medium, by MediaStep.ID, at the engines of a class.
 type sized struct {
 	class  uint32
 	medium uint64

@@ -7,7 +7,7 @@ func TestSizes(t *testing.T) {
 	seen := uint64(0)
 	image := func(pixels int32) *Path {
 		seen++ // no two URLs are the same
-		return &Path{Steps: []Step{{Bytes: 100}, {Bytes: pixels, Media: true, Untold: pixels == url}}, Media: []Medium{{ID: seen, Step: 1}}}
+		return &Path{Steps: []Step{{Bytes: 100}, {Bytes: pixels, Media: true, Untold: pixels == url}}, Media: []MediaStep{{ID: seen, Step: 1}}}
 	}
 	text := &Path{Steps: []Step{{Bytes: 1000}}}
 	s := new(Sizes)
@@ -60,7 +60,7 @@ func TestSizesOfALiar(t *testing.T) {
 func TestSizesOfLinks(t *testing.T) {
 	s := new(Sizes)
 	path := func(id uint64) *Path {
-		return &Path{Steps: []Step{{Bytes: 400}, {Media: true, Untold: true}, {Bytes: 80}}, Media: []Medium{{ID: id, Step: 1}}}
+		return &Path{Steps: []Step{{Bytes: 400}, {Media: true, Untold: true}, {Bytes: 80}}, Media: []MediaStep{{ID: id, Step: 1}}}
 	}
 	tokens := func(class uint32, id uint64) int {
 		p := path(id)
@@ -78,7 +78,7 @@ func TestSizesOfLinks(t *testing.T) {
 	}
 	pair := func(a, b uint64) *Path {
 		p := path(a)
-		p.Steps, p.Media = append(p.Steps, Step{Media: true, Untold: true}), append(p.Media, Medium{ID: b, Step: 3})
+		p.Steps, p.Media = append(p.Steps, Step{Media: true, Untold: true}), append(p.Media, MediaStep{ID: b, Step: 3})
 		return p
 	}
 	s.Learn(1, pair(20, 21), 120+500+1500) // which of them is the larger one is not known

@@ -37,7 +37,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	for _, r := range known {
 		for _, of := range []request{r, {r.parts[:len(r.parts)-1]}, {append(slices.Clone(r.parts), 7)}} {
-			var p, q Prompt
+			var p, q Recalled
 			a.Recall(1, of.path(), &p)
 			b.Recall(1, of.path(), &q)
 			if !slices.Equal(p.Blocks, q.Blocks) || p.Learned != q.Learned || p.Tokens != q.Tokens || p.Estimate != q.Estimate {
@@ -67,7 +67,7 @@ func TestSnapshot(t *testing.T) {
 		}
 		b.Resume()
 		check(t, b)
-		var p Prompt
+		var p Recalled
 		b.Recall(1, known[0].path(), &p)
 		if p.Tokens != 0 {
 			t.Error("the oldest has come")
@@ -99,7 +99,7 @@ func TestSnapshotIsChecked(t *testing.T) {
 		}
 		m.Resume()
 		check(t, m)
-		var p Prompt
+		var p Recalled
 		for _, r := range known {
 			m.Recall(1, r.path(), &p)
 			r.teach(m, nil)
@@ -163,7 +163,7 @@ func TestReleasesRead(t *testing.T) {
 	}
 	check(t, was)
 	for i, l := range append(lessons, Lesson{1, steps(1, 2, 5), Taught{}}) {
-		var got, want Prompt
+		var got, want Recalled
 		was.Recall(l.Class, &l.Path, &got)
 		is.Recall(l.Class, &l.Path, &want)
 		if !slices.Equal(got.Blocks, want.Blocks) || len(got.Blocks) == 0 || got.Learned != want.Learned || got.Tokens != want.Tokens ||
@@ -182,7 +182,7 @@ func TestAwait(t *testing.T) {
 		t.Fatal("an empty memory does not await")
 	}
 	fresh.teach(b, nil)
-	var p Prompt
+	var p Recalled
 	b.Recall(1, fresh.path(), &p)
 	if p.Tokens != len(fresh.prompt()) {
 		t.Errorf("%+v while a snapshot is awaited", p)
@@ -268,7 +268,7 @@ func TestUnsteadySnapshot(t *testing.T) {
 			chain = chain[:rng.IntN(len(chain)+1)]
 			m.Teach(&Lesson{1, *r.path(), Taught{Chain: chain, Prompt: rng.IntN(len(chain)+2) - 1}})
 			check(t, m)
-			var p Prompt
+			var p Recalled
 			m.Recall(1, request{append(slices.Clone(r.parts), 9)}.path(), &p)
 			if slices.Contains(p.Blocks, 0) {
 				t.Fatalf("seed %d: blocks that nothing taught: %+v", seed, p)

@@ -33,7 +33,7 @@ func newEngine(t *testing.T) *told {
 }
 
 func (e *told) watch(id, session string, r request) {
-	var p Prompt
+	var p Recalled
 	e.m.Recall(1, r.path(), &p)
 	e.l.Watch(&Request{ID: id, Slot: e.slot, Class: 1, Size: 16, Session: session, Path: *r.path(), Begin: p.Blocks[:p.Learned]})
 }
@@ -63,13 +63,13 @@ func (e *told) end(id string, prompt, output int) {
 }
 
 func (e *told) knows(r request) int {
-	var p Prompt
+	var p Recalled
 	e.m.Recall(1, r.path(), &p)
 	return p.Learned
 }
 
 func (e *told) estimates(r request) bool {
-	var p Prompt
+	var p Recalled
 	e.m.Recall(1, r.path(), &p)
 	return p.Estimate
 }
