@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -60,6 +61,7 @@ var hybrids = []hybrid{
 
 // vllmForks starts servers of vLLM from one process that has imported it (vllm/fork.py).
 type vllmForks struct {
+	mu  sync.Mutex
 	in  io.Writer
 	out *bufio.Reader
 }
@@ -115,6 +117,8 @@ func (f *vllmForks) start(t *testing.T, dir string, args ...string) *forked {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if _, err := fmt.Fprintf(f.in, "%s\n", line); err != nil {
 		t.Fatal(err)
 	}

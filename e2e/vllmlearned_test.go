@@ -1,12 +1,18 @@
 package e2e
 
 import (
+	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tidwall/gjson"
@@ -20,8 +26,10 @@ type vllmTalk struct {
 	rng      *rand.Rand
 	messages []any
 	more     map[string]any // of each request
-	ask      func(body map[string]any, teaches bool) (answer string)
+	ask      func(body map[string]any, chunks int) (answer string)
 }
+
+const whole = -1 // chunks of an answer that is read to its end
 
 func (k *vllmTalk) user() {
 	k.messages = append(k.messages, map[string]any{"role": "user", "content": words(k.rng, 10+k.rng.IntN(30))})
@@ -32,12 +40,18 @@ func (k *vllmTalk) answered(text string) {
 }
 
 // request sends the conversation as it is, with more fields.
-func (k *vllmTalk) request(more map[string]any) string {
-	body := map[string]any{"model": k.model, "messages": k.messages, "max_tokens": 12 + k.rng.IntN(60), "temperature": 0}
+func (k *vllmTalk) request(more map[string]any) string { return k.read(whole, more) }
+
+// read sends it, and breaks off behind some chunks of the answer.
+func (k *vllmTalk) read(chunks int, more map[string]any) string {
+	body := map[string]any{"model": k.model, "messages": k.messages, "max_tokens": 4 + k.rng.IntN(44), "temperature": 0}
 	maps.Copy(body, k.more)
 	maps.Copy(body, more)
-	_, recomputed := body["prompt_logprobs"]
-	return k.ask(body, !recomputed)
+	return k.ask(body, chunks)
+}
+
+func streamed() map[string]any {
+	return map[string]any{"stream": true, "stream_options": map[string]any{"include_usage": true}}
 }
 
 func half(text string, second bool) string {
@@ -54,6 +68,16 @@ var talkKinds = []struct {
 	turn func(k *vllmTalk)
 }{
 	{"kept", func(k *vllmTalk) { k.answered(k.request(nil)) }},
+	{"streamed", func(k *vllmTalk) { k.answered(k.request(streamed())) }},
+	{"broken off", func(k *vllmTalk) {
+		if k.rng.IntN(2) == 0 {
+			k.answered(k.request(streamed()))
+			return
+		}
+		more := streamed()
+		more["max_tokens"] = 200
+		k.answered(k.read(1+k.rng.IntN(40), more))
+	}},
 	{"edited", func(k *vllmTalk) {
 		answer := k.request(nil)
 		if k.rng.IntN(3) == 0 { // between kept ones
@@ -81,7 +105,11 @@ var talkKinds = []struct {
 	{"tools", func(k *vllmTalk) {
 		at := map[string]any{"type": "object", "properties": map[string]any{"at": map[string]any{"type": "string"}}}
 		tool := map[string]any{"type": "function", "function": map[string]any{"name": "look", "description": "Looks.", "parameters": at}}
-		k.more = map[string]any{"tools": []any{tool}, "tool_choice": "none"}
+		k.more = maps.Clone(k.more)
+		if k.more == nil {
+			k.more = make(map[string]any)
+		}
+		k.more["tools"], k.more["tool_choice"] = []any{tool}, "none"
 		id := fmt.Sprint("call-", k.rng.IntN(1000))
 		call := map[string]any{"id": id, "type": "function",
 			"function": map[string]any{"name": "look", "arguments": fmt.Sprintf(`{"at": "%d"}`, k.rng.IntN(1000))}}
@@ -122,20 +150,26 @@ func TestLearnedVLLM(t *testing.T) {
 	byKind := make([]learnedTally, len(talkKinds))
 	models := append(slices.Clone(unfiledModels), unfiled{name: "Gemma 3, windows", config: "gemma3"},
 		unfiled{name: "LFM2, states", config: "lfm2"})
-	for i := range models {
-		m := &models[i]
-		t.Run(m.name, func(t *testing.T) {
-			l := m.serve(t, forks)
-			var sum learnedTally
-			for at := range talkKinds {
-				one := m.talks(t, l, at, talks)
-				sum.add(one)
-				byKind[at].add(one)
-				t.Logf("answers %s: %+v", talkKinds[at].name, one)
-			}
-			fmt.Printf("e2e-learned: vLLM %s, %s: %+v\n", version, m.name, sum)
-		})
-	}
+	var mu sync.Mutex
+	t.Run("models", func(t *testing.T) {
+		for i := range models {
+			m := &models[i]
+			t.Run(m.name, func(t *testing.T) {
+				t.Parallel()
+				l := m.serve(t, forks)
+				var sum learnedTally
+				for at := range talkKinds {
+					one := m.talks(t, l, at, talks)
+					sum.add(one)
+					t.Logf("answers %s: %+v", talkKinds[at].name, one)
+					mu.Lock()
+					byKind[at].add(one)
+					mu.Unlock()
+				}
+				fmt.Printf("e2e-learned: vLLM %s, %s: %+v\n", version, m.name, sum)
+			})
+		}
+	})
 	var all learnedTally
 	for at, kind := range talkKinds {
 		all.add(byKind[at])
@@ -152,25 +186,33 @@ func (m *unfiled) talks(t *testing.T, l *lab.Lab, at, talks int) (y learnedTally
 	kind := &talkKinds[at]
 	rng := rand.New(rand.NewPCG(uint64(at), 9))
 	system := map[string]any{"role": "system", "content": words(rng, 120)}
+	common := shortWords(t)
 	for i := range talks {
 		parts := []any{map[string]any{"type": "text", "text": words(rng, 20)}}
 		if m.medium != nil && i%2 == 0 {
 			parts = slices.Insert(parts, map[bool]int{true: 1}[m.behind], m.medium(uint64(100*at+i/4))) // two conversations have the same
 		}
 		k := &vllmTalk{model: m.config, rng: rng, messages: []any{system, map[string]any{"role": "user", "content": parts}}}
-		k.ask = func(body map[string]any, teaches bool) string {
+		if i%4 > 1 { // answers in words that become the tokens they were, as those of trained models do; the others are in any tokens
+			k.more = map[string]any{"allowed_token_ids": common}
+		}
+		k.ask = func(body map[string]any, chunks int) string {
 			t.Helper()
 			seen := func() float64 { return metric(t, l, "sightline_learned_requests_total", "") }
 			before := seen()
-			r := post(t, l, body, nil)
+			r, text := answerOf(t, l, body, chunks)
 			if r.status != 200 {
 				t.Fatalf("%s: status %d: %.300s", kind.name, r.status, r.body)
 			}
+			if chunks != whole {
+				quiet(t, l)
+				return text
+			}
 			y.compare(t, kind.name, lastDecision(t, l), r)
-			if teaches {
+			if _, recomputed := body["prompt_logprobs"]; !recomputed {
 				eventually(t, "the request is learned", func() bool { return seen() > before })
 			}
-			return gjson.Get(r.body, "choices.0.message.content").Str
+			return text
 		}
 		for turn := range 3 {
 			if turn > 0 {
@@ -184,10 +226,57 @@ func (m *unfiled) talks(t *testing.T, l *lab.Lab, at, talks int) (y learnedTally
 	return y
 }
 
+// shortWords are the models' tokens of a space and three letters.
+func shortWords(t *testing.T) (ids []int64) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(modelDir, "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gjson.GetBytes(raw, "model.vocab").ForEach(func(token, id gjson.Result) bool {
+		if word := strings.TrimPrefix(token.Str, "Ġ"); len(word) == 3 && len(token.Str) > 3 && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz") == "" {
+			ids = append(ids, id.Int())
+		}
+		return len(ids) < 200
+	})
+	return ids
+}
+
+// answerOf sends a request and returns its answer's text: of a stream the first chunks with some, if it is not read to its end.
+func answerOf(t *testing.T, l *lab.Lab, body map[string]any, chunks int) (r result, text string) {
+	t.Helper()
+	if body["stream"] == nil {
+		r = post(t, l, body, nil)
+		return r, gjson.Get(r.body, "choices.0.message.content").Str
+	}
+	raw, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post(l.URL+"/v1/chat/completions", "application/json", bytes.NewReader(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	r.status = resp.StatusCode
+	lines := bufio.NewScanner(resp.Body)
+	for chunks != 0 && lines.Scan() {
+		line := strings.TrimPrefix(lines.Text(), "data: ")
+		if piece := gjson.Get(line, "choices.0.delta.content").Str; piece != "" {
+			text += piece
+			chunks--
+		}
+		if u := gjson.Get(line, "usage"); u.IsObject() {
+			r.prompt, r.cached = int(u.Get("prompt_tokens").Int()), int(u.Get("prompt_tokens_details.cached_tokens").Int())
+		}
+	}
+	return r, text
+}
+
 // compare adds a decision and what the engine found.
 func (y *learnedTally) compare(t *testing.T, kind string, d gjson.Result, r result) {
 	t.Helper()
-	predicted, cached, has := int(d.Get("cached_tokens").Int()), r.cached, int(gjson.Get(r.body, "usage.prompt_tokens").Int())
+	predicted, cached, has := int(d.Get("cached_tokens").Int()), r.cached, r.prompt
 	switch d.Get("reason").Str {
 	case "learned":
 		y.learned++
@@ -205,7 +294,7 @@ func (y *learnedTally) compare(t *testing.T, kind string, d gjson.Result, r resu
 		y.predicted++
 		if predicted >= has {
 			y.beyond++
-			t.Errorf("answers %s: predicted %d of a prompt of %d", kind, predicted, has)
+			t.Errorf("answers %s: predicted %d of a prompt of %d, of which %d were cached: %s", kind, predicted, has, cached, d.Raw)
 		}
 	}
 }
