@@ -31,14 +31,14 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-Each family's models, and the ` + "`model_type`s" + ` by which it is matched beside its name (` +
+Each family's models, and the ` + "`model_type`s" + ` by which it is recognized beside its name (` +
 		"`architectures`" + ` of config.json come first:
 ` + "`prompt/vision/families_*.go`" + `). For a fine-tune with a ` + "`model_type`" +
 		` of its own set ` + "`vision_family`" + ` to the family's name.
 
-An image's tokens are counted by the first of these that is set: the request's ` + "`mm_processor_kwargs`" +
+Each setting of an image's token count comes from the first of these that has it: the request's ` + "`mm_processor_kwargs`" +
 		`, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" +
-		`, the processor's default. If something is missing, loading fails.
+		`, the processor's default.
 
 `)
 	for _, f := range families() {
