@@ -234,7 +234,8 @@ func shortWords(t *testing.T) (ids []int64) {
 		t.Fatal(err)
 	}
 	gjson.GetBytes(raw, "model.vocab").ForEach(func(token, id gjson.Result) bool {
-		if word := strings.TrimPrefix(token.Str, "Ġ"); len(word) == 3 && len(token.Str) > 3 && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz") == "" {
+		word := strings.TrimPrefix(token.Str, "Ġ")
+		if len(word) == 3 && len(token.Str) > 3 && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz") == "" {
 			ids = append(ids, id.Int())
 		}
 		return len(ids) < 200
