@@ -31,10 +31,8 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-Each family's models, and the ` + "`model_type`s" + ` by which it is recognized beside its name (` +
-		"`architectures`" + ` of config.json come first:
-` + "`prompt/vision/families_*.go`" + `). For a fine-tune with a ` + "`model_type`" +
-		` of its own set ` + "`vision_family`" + ` to the family's name.
+A family is recognized by ` + "`architectures` or `model_type`" + ` of config.json (` + "`prompt/vision/families_*.go`" +
+		`). For a fine-tune with others set ` + "`vision_family`" + ` to the family's name.
 
 Each setting of an image's token count comes from the first of these that has it: the request's ` + "`mm_processor_kwargs`" +
 		`, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" +
@@ -42,14 +40,7 @@ Each setting of an image's token count comes from the first of these that has it
 
 `)
 	for _, f := range families() {
-		matched := slices.DeleteFunc(slices.Clone(f.types), func(name string) bool { return name == f.name })
-		for i := range matched {
-			matched[i] = "`" + matched[i] + "`"
-		}
 		fmt.Fprintf(&b, "- **%s**: %s", f.name, f.title)
-		if len(matched) > 0 {
-			fmt.Fprintf(&b, "; %s", strings.Join(matched, ", "))
-		}
 		notes := []string{f.note, ""}
 		if f.unbacked {
 			notes[1] = "no recorded case"
