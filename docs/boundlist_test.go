@@ -25,7 +25,7 @@ var bounds = []bound{
 		"go_gc_gomemlimit_bytes", "app/serve TestCgroupLimit: cgroupLimit", ""},
 	{"garbage in the heap without `GOGC`",
 		"{app/serve.maxGarbage B}, or a twentieth of the live heap; {app/serve.leastGarbage B} while that grows",
-		"collected", "go_gc_gogc_percent", "app/serve TestGCPercent: percent(", ""},
+		"collected", "– it is collected more often", "app/serve TestGCPercent: percent(", ""},
 	{"nesting of a body; fields removed; bytes outside of long strings", "{body.maxDepth}; {body.maxSteering}; {body.maxSkeleton B}",
 		"400; 400; 413 or routed by load", "decisions_total refused, steps_down_total",
 		"router TestHostileBodies: 201, 4097, 5<<20, w.counted", ""},
@@ -98,7 +98,7 @@ var bounds = []bound{
 		"bookings_expired_total", "router/ledger TestBookingsBounded: maxBookings, maxBookingBytes, f.Expired()",
 		"router/ledger.Ledger.open router/ledger.stages.queue router/ledger.Ledger.tenants " +
 			"router.bookingRecord.locals router.bookingRecord.media router.bookingRecord.newMedia"},
-	{"`/v1/responses` whose worker is remembered", "{router.maxAnswers}", "least used forgotten",
+	{"answers of `/v1/responses` whose worker is remembered", "{router.maxAnswers}", "routed anew",
 		"no_room_total answers", "router TestMemoryOfAnswersIsBounded: maxAnswers, answers", "router.state.answers router.shortlist.answers"},
 	{"clients whose last good worker is remembered", "{router.maxServedClients}", "least recent forgotten",
 		"– they keep the last ones", "router TestOneWorkerRefuses: maxServedClients, lastServed.Len()", "router.follower.lastServed"},
