@@ -299,14 +299,14 @@ CHECKS ?= lint vuln page signals upgrade race fuzz cost memory chaos soak-media 
   bench-restart bench-fleet bench-peers bench-large sim differential contract clients e2e-dynamo e2e-llmd e2e-compose e2e-gateway \
   differential-vllm e2e-vllm e2e-learned smuggle bench-rivals release-test soak $(if $(GOLDEN),conformance)
 .PHONY: all-checks
-all-checks: ## before a release: every target that make test lacks, one after another (a day), each with its outcome in docs/reliability.md; CHECKS="race chaos" runs some
+all-checks: ## before a release: every target that make test lacks, one after another (a day), each with its outcome in docs/testdata/checks.md; CHECKS="race chaos" runs some
 	@mkdir -p $(CACHE)/checks; for c in $(CHECKS); do \
 	  begun=$$(date +%s); $(MAKE) --no-print-directory $$c > $(CACHE)/checks/$$c.log 2>&1 && is=passed || is="**failed**"; \
 	  grep -qE "NOT (CHECKED|RUN|RENDERED|VALIDATED)|CANNOT BE HAD" $(CACHE)/checks/$$c.log && is="$$is, a part not run"; \
 	  row="| \`make $$c\` | $$is | $$(( ($$(date +%s) - begun + 59) / 60 )) min | $$(date +%F) | $$(git rev-parse --short=8 HEAD) |"; echo "$$row"; \
 	  awk -v row="$$row" -v key="| \`make $$c\` |" '$$0 == "<!-- /checks -->" && !done { print row } index($$0, key) == 1 { print row; done = 1; next } 1' \
-	    docs/reliability.md > $(CACHE)/checks/page && cp $(CACHE)/checks/page docs/reliability.md; \
-	done; ! grep -q '^| `make .*\*\*failed\*\*' docs/reliability.md
+	    docs/testdata/checks.md > $(CACHE)/checks/page && cp $(CACHE)/checks/page docs/testdata/checks.md; \
+	done; ! grep -q '^| `make .*\*\*failed\*\*' docs/testdata/checks.md
 
 clean:
 	rm -rf bin .cache
