@@ -29,7 +29,7 @@ type Model struct {
 	Server Server
 	Media  *Media
 
-	prompt     *prompt.Model
+	prompt     *prompt.Renderer
 	rules      rules.Rules
 	keys       *rules.Keys
 	first      *firstSeen
@@ -62,7 +62,7 @@ func Load(name, dir string, s Server, media *Media) (*Model, error) {
 }
 
 // load reads the directory. If same is not nil it must come from the same files, and its tokenizer is reused.
-func load(name string, st *dirState, s Server, media *Media, first *firstSeen, same *prompt.Model) (*Model, error) {
+func load(name string, st *dirState, s Server, media *Media, first *firstSeen, same *prompt.Renderer) (*Model, error) {
 	fault := st.fault()
 	m := &Model{Name: name, Server: s, Media: media, first: first}
 	if st.dir != "" && fault == nil && !st.has("config.json", "params.json") {

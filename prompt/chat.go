@@ -26,7 +26,7 @@ type settings struct {
 }
 
 // chat reads /v1/chat/completions.
-func (m *Model) chat(req *body.Request, d *Draft) error {
+func (m *Renderer) chat(req *body.Request, d *Draft) error {
 	if req.Batch != nil {
 		return Refuse("messages is a list of lists")
 	}
@@ -59,7 +59,7 @@ func readyPrompt(req *body.Request, v gjson.Result, d *Draft) error {
 }
 
 // batch reads /v1/chat/completions/batch as vLLM 0.32 does: one prompt per conversation, without tools.
-func (m *Model) batch(req *body.Request, d *Draft) error {
+func (m *Renderer) batch(req *body.Request, d *Draft) error {
 	if len(req.Batch) == 0 {
 		return Refuse("messages is not a list of conversations")
 	}
@@ -180,7 +180,7 @@ func (m *parameters) templateKwargs(req *body.Request) (*template.Dict, error) {
 }
 
 // converse renders chat messages as one prompt of the draft.
-func (m *Model) converse(req *body.Request, messages []body.Message, s settings, d *Draft) error {
+func (m *Renderer) converse(req *body.Request, messages []body.Message, s settings, d *Draft) error {
 	if m.mistral != nil {
 		return m.converseMistral(req, messages, s, d)
 	}
@@ -196,7 +196,7 @@ func (m *Model) converse(req *body.Request, messages []body.Message, s settings,
 }
 
 // readerFor returns a reader for the template to use: the request's own or one of the model's.
-func (m *Model) readerFor(body *body.Skeleton, s settings) (*Reader, error) {
+func (m *Renderer) readerFor(body *body.Skeleton, s settings) (*Reader, error) {
 	if m.opaque != nil {
 		return nil, m.opaque
 	}

@@ -46,7 +46,7 @@ func TestConformanceGoldenChat(t *testing.T) {
 	}
 	golden.JSON(t, &rows, models, "golden_chat.json")
 	overlays := map[string]string{"gemma3": "gemma3", "llama3.1": "llama3"}
-	loaded := map[string]*Model{}
+	loaded := map[string]*Renderer{}
 	n := 0
 	for _, row := range rows {
 		m := loaded[row.Model]

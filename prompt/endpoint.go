@@ -64,7 +64,7 @@ const (
 
 // Read makes the draft of a request. The error is a *Refused or an *Unpredicted, or ErrTime once ctx has ended. The end of ctx also
 // ends the draft's Expand.
-func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*Draft, error) {
+func (m *Renderer) Read(ctx context.Context, endpoint string, req *body.Request) (*Draft, error) {
 	if m.blind {
 		return nil, m.opaque
 	}
@@ -163,7 +163,7 @@ func (m *parameters) mediaKwargs(req *body.Request, d *Draft) error {
 }
 
 // completions reads /v1/completions, which has no template: a text, ids, several texts or several lists of ids.
-func (m *Model) completions(req *body.Request, d *Draft) error {
+func (m *Renderer) completions(req *body.Request, d *Draft) error {
 	add := BoolField(req, "add_special_tokens", true)
 	p := req.Fields["prompt"]
 	one := func(v gjson.Result) error {

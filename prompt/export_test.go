@@ -7,10 +7,10 @@ import "os"
 const CacheBytes = cacheBytes
 
 // Encode returns a prompt's ids, without media inserted.
-func (m *Model) Encode(p *DraftPrompt) []uint32 { return m.encode(new(Draft), p) }
+func (m *Renderer) Encode(p *DraftPrompt) []uint32 { return m.encode(new(Draft), p) }
 
 // Forget replaces the tokenizer's cache of turns by an empty one.
-func (m *Model) Forget(bytes int, seed uint64) { m.cache = m.tok.NewCache(bytes, seed) }
+func (m *Renderer) Forget(bytes int, seed uint64) { m.cache = m.tok.NewCache(bytes, seed) }
 
 // TemplatesIn returns the templates of a directory: without tools, with tools, and the tokenizer's.
 func TemplatesIn(dir string) ([3]string, error) {

@@ -14,7 +14,7 @@ import (
 // This file converts Anthropic's /v1/messages to a chat as vLLM 0.32 does (entrypoints/anthropic/serving.py): system texts in
 // front, tool results as messages of their own before the user's, thinking as reasoning.
 
-func (m *Model) messages(req *body.Request, d *Draft) error {
+func (m *Renderer) messages(req *body.Request, d *Draft) error {
 	s, err := m.settingsMessages(req)
 	if err != nil {
 		return err
@@ -292,7 +292,7 @@ func (r *Reader) toolResult(turns []Turn, p *body.Part) ([]Turn, error) {
 	return turns, nil
 }
 
-func (m *Model) settingsMessages(req *body.Request) (s settings, err error) {
+func (m *Renderer) settingsMessages(req *body.Request) (s settings, err error) {
 	s = settings{tools: template.None, documents: template.None, effort: template.None, generate: true}
 	s.kwargs, err = m.templateKwargs(req)
 	if err != nil {
@@ -342,7 +342,7 @@ func (m *parameters) toolsMessages(req *body.Request) (template.Value, error) {
 }
 
 // messagesRules computes what vLLM finds out about a template before it serves /v1/messages.
-func (m *Model) messagesRules() {
+func (m *Renderer) messagesRules() {
 	m.merges = sync.OnceValues(func() (bool, error) {
 		plain, err := m.plain.wantsSystemFirst()
 		if plain || err != nil {
@@ -372,7 +372,7 @@ func (t *chatTemplate) wantsSystemFirst() (bool, error) {
 
 // disabledEffort returns the reasoning_effort that stands for disabled thinking: low if the template refuses none, or treats it as
 // another one. The error is as wantsSystemFirst's.
-func (m *Model) disabledEffort() (string, error) {
+func (m *Renderer) disabledEffort() (string, error) {
 	probe := func(effort string) (string, bool, error) {
 		var d Draft
 		s := settings{tools: template.None, documents: template.None, effort: template.String(effort), generate: true}

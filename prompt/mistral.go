@@ -12,7 +12,7 @@ import (
 
 // converseMistral reads a conversation in Mistral mode: vLLM reads its parts as usual, then mistral-common makes ids of the
 // messages including the images (vLLM 0.32, renderers/mistral.py).
-func (m *Model) converseMistral(req *body.Request, messages []body.Message, s settings, d *Draft) error {
+func (m *Renderer) converseMistral(req *body.Request, messages []body.Message, s settings, d *Draft) error {
 	if s.kwargs != nil || s.source != "" {
 		return Refuse("a template or variables for one, in mistral mode")
 	}

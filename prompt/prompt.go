@@ -44,8 +44,8 @@ type Options struct {
 	MaxModelLen       int     // 0: not checked
 	TokenizerMode     string  // --tokenizer-mode; mistral is used without it for directories that only this mode can read, unless it is hf
 	Now               func() time.Time
-	// Like is another Model of the same directory, nil for none. Its tokenizer and the tokenizer's cache are shared.
-	Like *Model
+	// Like is another Renderer of the same directory, nil for none. Its tokenizer and the tokenizer's cache are shared.
+	Like *Renderer
 }
 
 // Refused means that the engine will answer the request with an error status.
@@ -98,8 +98,8 @@ var (
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
 )
 
-// Model reads requests for one model. Immutable after Load, safe for concurrent use.
-type Model struct {
+// Renderer reads requests for one model. Immutable after Load, safe for concurrent use.
+type Renderer struct {
 	expander
 	maybeMistral bool // the server may be in Mistral mode nevertheless
 	plain        *chatTemplate
@@ -118,7 +118,7 @@ type Model struct {
 type expander struct {
 	parameters
 	tok    *tokenizer.Tokenizer
-	vision *vision.Model
+	vision *vision.Expander
 	visErr error // why media cannot be expanded; nil: they can
 	cache  *tokenizer.Cache
 }
@@ -139,12 +139,12 @@ type chatTemplate struct {
 // requests that need them, and Fault names them: without a tokenizer no request can be read, without a template that compiles no chat,
 // without a processor's settings no medium. Without any template, or with an unknown vision family, Warnings says so: plain text is
 // still exact.
-func Load(dir string, opt Options) (*Model, error) {
+func Load(dir string, opt Options) (*Renderer, error) {
 	if !opt.Dialect.complete() {
 		return nil, errors.New("prompt.Options.Dialect lacks Format, Part, Messages or Tools " +
 			"(want an engine's, such as that of engine/vllm)")
 	}
-	m := new(Model)
+	m := new(Renderer)
 	m.opt = opt
 	m.opt.Like = nil
 	if err := vision.CheckFamily(opt.VisionFamily); err != nil {
@@ -185,15 +185,15 @@ func Load(dir string, opt Options) (*Model, error) {
 }
 
 // Unloadable returns a model that reads no request, for a reason: ErrNoFiles, ErrFiles or ErrRelease. fault is what Fault returns.
-func Unloadable(opt Options, why *Unpredicted, fault error) *Model {
+func Unloadable(opt Options, why *Unpredicted, fault error) *Renderer {
 	opt.Like = nil
-	m := &Model{blind: true, opaque: why, fault: fault}
+	m := &Renderer{blind: true, opaque: why, fault: fault}
 	m.opt, m.tok, m.visErr = opt, tokenizer.Empty(), cmp.Or(fault, error(why))
 	return m
 }
 
 // Fault returns what of the files does not load; nil if all of it does.
-func (m *Model) Fault() error { return m.fault }
+func (m *Renderer) Fault() error { return m.fault }
 
 // loadVariables sets what templates see in every request: special tokens and the server's default kwargs.
 func (m *parameters) loadVariables(special map[string]string) error {
@@ -217,7 +217,7 @@ func (m *parameters) loadVariables(special map[string]string) error {
 }
 
 // loadTokenizer reads the tokenizer as the server does.
-func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
+func (m *Renderer) loadTokenizer(dir string, like *Renderer) (err error) {
 	files := secure.Dir(dir)
 	mode := m.opt.TokenizerMode
 	auto := mode == "" || mode == "auto"
@@ -246,7 +246,7 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 }
 
 // Warnings lists what keeps some requests of this model from being exact, one line each.
-func (m *Model) Warnings() (w []string) {
+func (m *Renderer) Warnings() (w []string) {
 	if why := m.tok.Unlike(); why != "" {
 		w = append(w, ErrClass.Error()+": "+why)
 	}
@@ -273,7 +273,7 @@ func (m *Model) Warnings() (w []string) {
 }
 
 // Unread returns which requests no rule reads, of the most common ones, and why; "": all are read.
-func (m *Model) Unread() (which, why string) {
+func (m *Renderer) Unread() (which, why string) {
 	switch {
 	case m.blind:
 		which, why = "all requests", m.opaque.Error()
@@ -293,7 +293,7 @@ func (m *Model) Unread() (which, why string) {
 }
 
 // Family returns the vision family's name, "" for a text model.
-func (m *Model) Family() string {
+func (m *Renderer) Family() string {
 	if m.vision == nil {
 		return ""
 	}
@@ -301,13 +301,13 @@ func (m *Model) Family() string {
 }
 
 // Config returns config.json's model_type and architectures.
-func (m *Model) Config() (modelType string, architectures []string) { return m.modelType, m.archs }
+func (m *Renderer) Config() (modelType string, architectures []string) { return m.modelType, m.archs }
 
 // Facts returns what the engines do for the model's family.
-func (m *Model) Facts() vision.Facts { return m.facts }
+func (m *Renderer) Facts() vision.Facts { return m.facts }
 
 // ImageToken returns the id at an image's positions in the engine's token stream; false if the model has none.
-func (m *Model) ImageToken() (uint32, bool) {
+func (m *Renderer) ImageToken() (uint32, bool) {
 	if m.vision == nil {
 		return 0, false
 	}
@@ -315,4 +315,4 @@ func (m *Model) ImageToken() (uint32, bool) {
 }
 
 // Tokenizer returns the model's tokenizer.
-func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tok }
+func (m *Renderer) Tokenizer() *tokenizer.Tokenizer { return m.tok }

@@ -27,7 +27,7 @@ const shipped = "../examples/models/qwen2.5-vl"
 func of(name string) Dialect { return engine.RulesOf(name, engine.RulesOf(name, "").Release).Dialect }
 
 // load reads a directory, for vLLM unless opt names another.
-func load(t testing.TB, dir string, opt Options) *Model {
+func load(t testing.TB, dir string, opt Options) *Renderer {
 	t.Helper()
 	if opt.Dialect.Format == nil {
 		opt.Dialect = of("vllm")
@@ -54,7 +54,7 @@ func request(t testing.TB, skeleton string) *body.Request {
 }
 
 // draft reads a body that must be valid.
-func draft(t testing.TB, m *Model, endpoint, body string) *Draft {
+func draft(t testing.TB, m *Renderer, endpoint, body string) *Draft {
 	t.Helper()
 	d, err := m.Read(t.Context(), endpoint, request(t, body))
 	if err != nil {
@@ -281,7 +281,7 @@ func TestUnpredicted(t *testing.T) {
 	m := load(t, shipped, Options{AutoToolChoice: true})
 	sglang := load(t, shipped, Options{Dialect: of("sglang")})
 	for _, c := range []struct {
-		m              *Model
+		m              *Renderer
 		endpoint, body string
 		want           error
 	}{
@@ -306,7 +306,7 @@ func TestEngineForms(t *testing.T) {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	models := map[string]*Model{}
+	models := map[string]*Renderer{}
 	for _, c := range []struct{ name, engine, body, want string }{
 		{"vllm: a tool's keys", "vllm dump",
 			`{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"z":1,"parameters":{},"name":"f"}}],"tool_choice":"none"}`,
@@ -438,7 +438,7 @@ func conversationBody(turns, words, images int) string {
 	return string(out)
 }
 
-func expandAll(tb testing.TB, m *Model, req *body.Request) (ids []uint32) {
+func expandAll(tb testing.TB, m *Renderer, req *body.Request) (ids []uint32) {
 	d, err := m.Read(context.Background(), ChatEndpoint, req)
 	if err != nil {
 		tb.Fatal(err)
@@ -571,7 +571,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(conversationBody(3, 10, 1))
 	f.Add(`{"max_tokens":1,"system":[{"type":"text","text":"a"}],"messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image","source":{}}]},{"type":"thinking","thinking":"x"}]}]}`)
 	f.Add(`{"input":[{"type":"reasoning","summary":[{"text":"a"}]},{"role":"assistant","content":[{"text":"b"}]},{"type":"function_call","name":"f","arguments":"{}"}]}`)
-	var models []*Model
+	var models []*Renderer
 	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
 		m, err := Load(shipped, Options{Dialect: of(engine), AutoToolChoice: true, TrustChatTemplate: engine == "vllm"})
 		if err != nil {

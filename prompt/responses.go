@@ -14,7 +14,7 @@ import (
 // This file converts OpenAI's /v1/responses to a chat as vLLM 0.30 to 0.33 do (entrypoints/openai/responses): instructions in front,
 // items of one assistant turn merged, functions alone of the tools. A request that continues a stored response cannot be predicted here.
 
-func (m *Model) responses(req *body.Request, d *Draft) error {
+func (m *Renderer) responses(req *body.Request, d *Draft) error {
 	for _, key := range []string{"previous_response_id", "previous_input_messages"} {
 		if v := req.Fields[key]; v.Type != gjson.Null {
 			return ErrStored

@@ -18,7 +18,7 @@ func TestServedThoughOdd(t *testing.T) {
 		return `{"messages":[{"role":"user","content":"a"}],` + before + strings.Repeat("1,", 1<<19) + "1" + after + `}`
 	}
 	for _, c := range []struct {
-		m              *Model
+		m              *Renderer
 		endpoint, body string
 		want           error // nil: read
 	}{

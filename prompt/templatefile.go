@@ -18,7 +18,7 @@ func (e *KeyError) Unwrap() error { return e.Err }
 
 // loadTemplates selects the templates that the server will use, and compiles them. One of a file that does not load leaves the chats
 // unread: opaque and fault say so.
-func (m *Model) loadTemplates(own templates, dir string) (err error) {
+func (m *Renderer) loadTemplates(own templates, dir string) (err error) {
 	own, err = m.templatesOf(own, dir)
 	if err == nil {
 		m.plain, err = m.compile(own.plain, template.Limits{})
@@ -45,7 +45,7 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 
 // templatesOf returns the templates that chats are rendered by: the directory's, the given one or the engine's. If chats are
 // written without one, it sets m.opaque to the reason why they cannot be read.
-func (m *Model) templatesOf(own templates, dir string) (templates, error) {
+func (m *Renderer) templatesOf(own templates, dir string) (templates, error) {
 	dialect, given := &m.opt.Dialect, m.opt.TemplateFile
 	if dialect.Unrendered != nil {
 		m.opaque = dialect.Unrendered(given, Directory{ModelType: m.modelType, VisionFamily: m.opt.VisionFamily, Path: dir,

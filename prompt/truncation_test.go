@@ -22,7 +22,7 @@ func TestTruncationByRelease(t *testing.T) {
 		refused  = -1
 	)
 	size := []vision.Media{{Modality: "image", Width: 56, Height: 56}}
-	var like *Model
+	var like *Renderer
 	for _, c := range []struct {
 		release, keys string
 		limit, want   int

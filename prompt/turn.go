@@ -61,7 +61,7 @@ type Reader struct {
 	Body   *body.Skeleton
 	OpenAI bool // the template expects content as a list of parts; else as one string with placeholders
 
-	m     *Model
+	m     *Renderer
 	t     *chatTemplate // nil if none is rendered
 	media []Medium
 	count map[string]int   // of media, by modality
@@ -69,7 +69,7 @@ type Reader struct {
 }
 
 // reader returns a Reader for a request whose chat is rendered by t; nil: by no template.
-func (m *Model) reader(body *body.Skeleton, t *chatTemplate) *Reader {
+func (m *Renderer) reader(body *body.Skeleton, t *chatTemplate) *Reader {
 	return &Reader{Body: body, OpenAI: t != nil && t.openai, m: m, t: t}
 }
 

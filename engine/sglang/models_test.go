@@ -11,7 +11,7 @@ import (
 // TestFormats: chats that SGLang writes in a named format are not predicted, whatever the template says; completions are.
 func TestFormats(t *testing.T) {
 	const shipped = "../../examples/models/qwen2.5-vl"
-	var like *prompt.Model
+	var like *prompt.Renderer
 	for _, name := range formatNames {
 		m, err := prompt.Load(shipped, prompt.Options{Dialect: Dialect(), TemplateFile: name, Like: like})
 		if err != nil {

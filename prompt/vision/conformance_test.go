@@ -239,7 +239,7 @@ type recordedCase struct {
 	MMSource string `json:"mm_source"`
 }
 
-func replay(t *testing.T, m *Model, tok Tokens, file string, images map[string]struct{ Size [2]int }) (checked, spansSeen, skipped int) {
+func replay(t *testing.T, m *Expander, tok Tokens, file string, images map[string]struct{ Size [2]int }) (checked, spansSeen, skipped int) {
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +299,7 @@ func replay(t *testing.T, m *Model, tok Tokens, file string, images map[string]s
 	}
 }
 
-func replayOne(t *testing.T, m *Model, tok Tokens, c recordedCase, media []Media, kw Kwargs) int {
+func replayOne(t *testing.T, m *Expander, tok Tokens, c recordedCase, media []Media, kw Kwargs) int {
 	var want []uint32
 	for _, e := range c.Prompt {
 		switch v := e.(type) {
@@ -319,7 +319,7 @@ func replayOne(t *testing.T, m *Model, tok Tokens, c recordedCase, media []Media
 	case "internvl_chat":
 		ids = tok.EncodeText(nil, regexp.MustCompile(`<img>(<IMG_CONTEXT>)+</img>`).ReplaceAllString(text, "<image>"))
 	default:
-		r := m.rule("image")
+		r := placeholderOf(m.placeholders, "image")
 		from := 0
 		for _, s := range c.MM {
 			ids = append(append(ids, want[from:s.Offset]...), r.targets...)
@@ -360,7 +360,7 @@ func TestConformanceChat(t *testing.T) {
 		Ranges            [][2]int
 	}
 	golden.JSON(t, &rows, models, "golden_chat.json")
-	loaded := map[string]*Model{}
+	loaded := map[string]*Expander{}
 	n := 0
 	for _, r := range rows {
 		m := loaded[r.Model]
@@ -452,7 +452,7 @@ func TestConformanceSGLang(t *testing.T) {
 }
 
 // loadModelDir loads a directory whose tokenizer may be gzipped.
-func loadModelDir(t *testing.T, path string, opts Options) *Model {
+func loadModelDir(t *testing.T, path string, opts Options) *Expander {
 	t.Helper()
 	dir := golden.Unpacked(t, path)
 	m, err := Load(os.DirFS(dir), loadTokens(t, golden.Read(t, dir, "tokenizer.json")), opts)

@@ -40,7 +40,7 @@ func (e *RefusedError) Error() string {
 type UndecidableError struct {
 	Modality string
 	Reason   string
-	TooMany  bool // there are too many tokens to write them, see Model.With
+	TooMany  bool // there are too many tokens to write them, see Expander.With
 }
 
 func (e *UndecidableError) Error() string {

@@ -12,7 +12,7 @@ import (
 // Fewer placeholders than media is a *RefusedError: the engine answers 500. Errors of Count are passed on; with an
 // *UndecidableError, out still holds the tokens before that medium, which are exact (vLLM). Costs one pass over ids plus the
 // output; it allocates per request and replacement, not per token. ids is not changed.
-func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint32, spans []Span, err error) {
+func (m *Expander) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint32, spans []Span, err error) {
 	switch {
 	case m.fam == nil && len(media) > 0:
 		return dst, nil, refused(400, "a text model takes no media")
@@ -68,11 +68,11 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 }
 
 // insert writes the media of a family without placeholders after the prompt's beginning, and returns the remaining ids.
-func (m *Model) insert(b *builder, ids []uint32, items []*item, put func(*item) error) ([]uint32, error) {
+func (m *Expander) insert(b *builder, ids []uint32, items []*item, put func(*item) error) ([]uint32, error) {
 	if len(items) == 0 {
 		return ids, nil
 	}
-	p := items[0].rule.prefix
+	p := items[0].placeholder.prefix
 	if len(ids) < len(p) || !slices.Equal(ids[:len(p)], p) {
 		return nil, refused(500, "the prompt does not start with %q, behind which the images go", m.tok.DecodeText(p))
 	}
@@ -86,7 +86,7 @@ func (m *Model) insert(b *builder, ids []uint32, items []*item, put func(*item) 
 }
 
 // exactPrefix finishes a prompt that ends at a medium that cannot be counted.
-func (m *Model) exactPrefix(out []uint32, base int, spans []Span) []uint32 {
+func (m *Expander) exactPrefix(out []uint32, base int, spans []Span) []uint32 {
 	if !m.fam.newlineMerge {
 		return out
 	}
@@ -99,15 +99,15 @@ func (m *Model) exactPrefix(out []uint32, base int, spans []Span) []uint32 {
 
 // item is one medium waiting for its placeholder.
 type item struct {
-	rule  *rule
-	index int // in the media slice
-	k     int // number within its modality, from 0
-	ids   []uint32
+	placeholder *placeholder
+	index       int // in the media slice
+	k           int // number within its modality, from 0
+	ids         []uint32
 }
 
-func (it *item) targetIDs(m *Model) []uint32 {
+func (it *item) targetIDs(m *Expander) []uint32 {
 	if it.ids == nil {
-		it.ids = it.rule.targets
+		it.ids = it.placeholder.targets
 		if it.ids == nil {
 			it.ids = m.tok.EncodeText(nil, it.targetText())
 		}
@@ -116,7 +116,7 @@ func (it *item) targetIDs(m *Model) []uint32 {
 }
 
 func (it *item) targetText() string {
-	return numbered(it.rule.target, it.k+1)
+	return numbered(it.placeholder.target, it.k+1)
 }
 
 // queues holds the waiting media, one queue for each distinct placeholder.
@@ -126,16 +126,16 @@ type queues struct {
 	inserted []*item // of a family that inserts instead of replacing
 }
 
-func (m *Model) queue(media []Media) (*queues, error) {
+func (m *Expander) queue(media []Media) (*queues, error) {
 	q := &queues{}
 	byText := map[string]int{}
-	counts := map[*rule]int{}
+	counts := map[*placeholder]int{}
 	for i, md := range media {
-		r := m.rule(md.Modality)
+		r := placeholderOf(m.placeholders, md.Modality)
 		if r == nil {
 			return nil, refused(400, "the model takes no %s", orImage(md.Modality))
 		}
-		it := &item{rule: r, index: i, k: counts[r]}
+		it := &item{placeholder: r, index: i, k: counts[r]}
 		counts[r]++
 		if r.target == "" {
 			if r.count == nil {
@@ -205,7 +205,7 @@ func images(media []Media) int {
 
 // expandDecoded is vLLM's second way, used if a placeholder is not found among the ids (because its text merged with its neighbours
 // during tokenization): decode the prompt, replace in the text, encode again.
-func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]uint32, []Span, error) {
+func (m *Expander) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]uint32, []Span, error) {
 	c, _, err := m.condense(m.tok.DecodeText(ids), media, kw, func(it *item) string { return m.tok.DecodeText(it.targetIDs(m)) })
 	if err != nil {
 		return dst, nil, err
@@ -215,7 +215,7 @@ func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]ui
 
 // mergeNewlines is vLLM's pass over Gemma 3 prompts: the vocabulary has tokens for 1 to 4 newlines, and two that become adjacent at
 // a seam are merged.
-func (m *Model) mergeNewlines(out []uint32, base int, spans []Span) []uint32 {
+func (m *Expander) mergeNewlines(out []uint32, base int, spans []Span) []uint32 {
 	n := m.newlines
 	for _, pass := range [][3]uint32{{n[0], n[1], n[2]}, {n[1], n[0], n[2]}, {n[1], n[1], n[3]}} {
 		w, span := base, 0

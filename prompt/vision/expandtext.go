@@ -21,7 +21,7 @@ type piece struct {
 	first, last int
 }
 
-func (c *condensedText) plain(m *Model, s string) {
+func (c *condensedText) plain(m *Expander, s string) {
 	*c = append(*c, piece{text: s, runs: slices.Repeat([]int{1}, m.countEmbeds(s))})
 }
 
@@ -48,7 +48,7 @@ func (c condensedText) String() string {
 }
 
 // encode tokenizes the text, all at once or piece by piece, stretches the runs and appends the result to dst.
-func (c condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32, []Span, error) {
+func (c condensedText) encode(m *Expander, dst []uint32, separately bool) ([]uint32, []Span, error) {
 	var ids []uint32
 	if separately {
 		for i := range c {
@@ -105,8 +105,8 @@ func (c condensedText) next(at, run int) (int, int) {
 
 // span returns the replacement's place: its runs and what the layout puts around them. If text at its ends merges with the
 // neighbours' (newlines in Gemma 3), the shared token is included, as in vLLM.
-func (p *piece) span(m *Model, total int) Span {
-	r := p.item.rule
+func (p *piece) span(m *Expander, total int) Span {
+	r := p.item.placeholder
 	lead, trail := p.text, ""
 	if i := strings.Index(p.text, r.idText); r.hasID && i >= 0 {
 		lead, trail = p.text[:i], p.text[strings.LastIndex(p.text, r.idText)+len(r.idText):]
@@ -119,14 +119,14 @@ func (p *piece) span(m *Model, total int) Span {
 	return Span{p.item.index, start, max(end-start, 0)}
 }
 
-func (m *Model) isEmbed(id uint32) bool {
-	return slices.ContainsFunc(m.rules, func(r *rule) bool { return r.hasID && r.id == id })
+func (m *Expander) isEmbed(id uint32) bool {
+	return slices.ContainsFunc(m.placeholders, func(r *placeholder) bool { return r.hasID && r.id == id })
 }
 
 // countEmbeds counts the embedding tokens that a text spells out.
-func (m *Model) countEmbeds(text string) (n int) {
-	for i, r := range m.rules {
-		if r.hasID && slices.IndexFunc(m.rules, func(other *rule) bool { return other.hasID && other.id == r.id }) == i {
+func (m *Expander) countEmbeds(text string) (n int) {
+	for i, r := range m.placeholders {
+		if r.hasID && slices.IndexFunc(m.placeholders, func(other *placeholder) bool { return other.hasID && other.id == r.id }) == i {
 			n += strings.Count(text, r.idText)
 		}
 	}
@@ -135,7 +135,7 @@ func (m *Model) countEmbeds(text string) (n int) {
 
 // ExpandText expands the placeholders of a rendered prompt and tokenizes it, as the engine does: in the text for engines that run
 // the Hugging Face processor (SGLang, TensorRT-LLM), on the ids for vLLM. See Expand.
-func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) ([]uint32, []Span, error) {
+func (m *Expander) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) ([]uint32, []Span, error) {
 	if m.fam == nil || !m.ReadsText() {
 		return m.Expand(dst, m.tok.EncodeText(nil, text), media, kw)
 	}
@@ -153,7 +153,7 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 	if err != nil {
 		return dst, nil, err
 	}
-	for _, r := range m.rules {
+	for _, r := range m.placeholders {
 		given := slices.ContainsFunc(media, func(md Media) bool { return orImage(md.Modality) == r.modality })
 		if given && m.placeholderIn(rest, r.modality) {
 			return dst, nil, refused(400, "more placeholders in the text than media")
@@ -173,7 +173,7 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 
 // condense puts the replacements of media into a text. target returns the text that an item replaces. rest is the prompt's own text
 // after the last of them.
-func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*item) string) (c condensedText, rest string, err error) {
+func (m *Expander) condense(text string, media []Media, kw Kwargs, target func(*item) string) (c condensedText, rest string, err error) {
 	q, err := m.queue(media)
 	if err != nil {
 		return nil, "", err
@@ -211,8 +211,8 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 
 // placeholderIn reports whether a text holds a placeholder of a modality ("": of any). The processors count them and refuse a
 // mismatch; vLLM does not.
-func (m *Model) placeholderIn(text, modality string) bool {
-	for _, r := range m.rules {
+func (m *Expander) placeholderIn(text, modality string) bool {
+	for _, r := range m.placeholders {
 		if (modality == "" || r.modality == modality) && len(r.targets) > 0 && strings.Contains(text, r.target) {
 			return true
 		}
@@ -222,14 +222,14 @@ func (m *Model) placeholderIn(text, modality string) bool {
 
 // edited applies the family's finishText to the whole text and splits it into pieces again. An image's piece then consists of its
 // runs only.
-func (c condensedText) edited(m *Model) condensedText {
+func (c condensedText) edited(m *Expander) condensedText {
 	rest := m.fam.finishText(m, c.String())
 	var out condensedText
 	for _, p := range c {
 		if p.item == nil {
 			continue
 		}
-		id := p.item.rule.idText
+		id := p.item.placeholder.idText
 		start := strings.Index(rest, id)
 		if start < 0 {
 			break
@@ -249,7 +249,7 @@ func (c condensedText) edited(m *Model) condensedText {
 }
 
 // embedIDs replaces every media id from offset base on by the id above the vocabulary, if there is one (Reading.OutOfVocab).
-func (m *Model) embedIDs(out []uint32, base int) []uint32 {
+func (m *Expander) embedIDs(out []uint32, base int) []uint32 {
 	if m.outOfVocab == 0 {
 		return out
 	}

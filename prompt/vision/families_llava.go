@@ -104,7 +104,7 @@ var llavaFamilies = []family{
 			count: square{size: setting{"image.size.height", "config.vision_config.image_size"},
 				patch: setting{"config.vision_config.patch_size", "=14"}},
 			layout: layout{end: "{bos}"}, put: "-"},
-		finishText: func(_ *Model, text string) string { return text + "\n" },
+		finishText: func(_ *Expander, text string) string { return text + "\n" },
 	},
 	{
 		name: "deepseek_vl", title: "DeepSeek-VL",

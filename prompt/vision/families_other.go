@@ -91,14 +91,14 @@ var otherFamilies = []family{
 			layout:  layout{need: []string{"<im_start>", "<im_end>", "<im_col>", "<low_res_im_start>"}},
 			arrange: molmo2Rows},
 		video: &entry{target: "<|video|>"},
-		prepareIDs: func(m *Model, ids []uint32) []uint32 {
+		prepareIDs: func(m *Expander, ids []uint32) []uint32 {
 			bos, ok := m.bos()
 			if !ok || len(ids) > 0 && ids[0] == bos {
 				return ids
 			}
 			return append([]uint32{bos}, ids...)
 		},
-		prepareText: func(m *Model, text string) string {
+		prepareText: func(m *Expander, text string) string {
 			if bos := m.bosText(); !strings.HasPrefix(text, bos) {
 				return bos + text
 			}
@@ -152,10 +152,10 @@ func (m *loaded) bosText() string {
 	return "<|endoftext|>"
 }
 
-func (m *Model) bos() (uint32, bool) { return m.tok.ID(m.bosText()) }
+func (m *Expander) bos() (uint32, bool) { return m.tok.ID(m.bosText()) }
 
 // leadingBOS puts the BOS token in front of a text that has none, after images at its start (Llama 3.2 Vision).
-func leadingBOS(m *Model, text, image string) string {
+func leadingBOS(m *Expander, text, image string) string {
 	bos := cmp.Or(tokenText(m.settings.tokenizer["bos_token"]), "<|begin_of_text|>")
 	if strings.Contains(text, bos) {
 		return text
@@ -191,7 +191,7 @@ func (k idefics2) bind(s *settings) counter {
 }
 
 // idefics2Text merges the fake tokens of neighbours and puts a space between a closing one and text.
-func idefics2Text(m *Model, text string) string {
+func idefics2Text(m *Expander, text string) string {
 	fake := m.names["fake"]
 	text = strings.ReplaceAll(text, fake+fake, fake)
 	var b strings.Builder

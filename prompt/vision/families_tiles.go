@@ -172,7 +172,7 @@ var tileFamilies = []family{
 		processors: []string{"MllamaProcessor", "MllamaImageProcessor"},
 		names:      map[string]tokenName{"image": {attr: "image_token", text: "<|image|>", id: "image_token_index"}},
 		image:      &entry{target: "{image}", id: "{image}", count: fixed{setting{"=1"}}, put: "{image}"},
-		prepareText: func(m *Model, text string) string {
+		prepareText: func(m *Expander, text string) string {
 			return leadingBOS(m, text, m.names["image"])
 		},
 		note: "cross attention: one token whatever the size; SGLang and TensorRT-LLM only",
@@ -270,7 +270,7 @@ var tileFamilies = []family{
 }
 
 // internAccepts: vLLM 0.32 passes a request's settings to both the image's and the video's processor, which accept few names.
-func internAccepts(m *Model, kw Kwargs) error {
+func internAccepts(m *Expander, kw Kwargs) error {
 	llm, _ := dig(m.settings.config, "llm_config.model_type").(string)
 	video := map[string]string{"qwen2": "<|video_pad|>", "qwen3": "<|video_pad|>", "qwen3_moe": "<|video_pad|>",
 		"gpt_oss": "<|reserved_200000|>"}[llm]

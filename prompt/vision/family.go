@@ -29,11 +29,11 @@ type family struct {
 	// newlineMerge is Gemma's pass over the expanded ids (vLLM).
 	newlineMerge bool
 	// accepts checks a request's kwargs where vLLM is stricter than the rule.
-	accepts func(*Model, Kwargs) error
+	accepts func(*Expander, Kwargs) error
 	// prepareIDs changes the prompt before vLLM searches for placeholders.
-	prepareIDs func(*Model, []uint32) []uint32
+	prepareIDs func(*Expander, []uint32) []uint32
 	// prepareText is what the Hugging Face processor does to the text before it puts the replacements in, finishText after.
-	prepareText, finishText func(*Model, string) string
+	prepareText, finishText func(*Expander, string) string
 	// viaPieces: when vLLM expands in the text, it encodes text and replacements one by one instead of all at once.
 	viaPieces bool
 

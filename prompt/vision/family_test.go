@@ -82,7 +82,7 @@ func TestEveryFamilyHasACase(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"processor_counts.json.gz", "processor_prompts.json.gz"} {
-		eachProcessor(t, file, func(_ processorFamily, rows []processorRow, _ map[string]bool, m *Model, _ *stubTokens) {
+		eachProcessor(t, file, func(_ processorFamily, rows []processorRow, _ map[string]bool, m *Expander, _ *stubTokens) {
 			cases[m.Family()] += len(rows)
 		})
 	}

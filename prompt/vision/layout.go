@@ -81,9 +81,9 @@ func (l *layout) arrange(b *builder, g grid) {
 
 // builder writes replacements, as ids or as text with one token for each run.
 type builder struct {
-	m     *Model
-	rules []*rule // the model's, with the settings of the request
-	items int     // media in the request
+	m            *Expander
+	placeholders []*placeholder // the model's, with the settings of the request
+	items        int            // media in the request
 
 	written int // embedding tokens of the request so far
 
@@ -92,7 +92,7 @@ type builder struct {
 	str       []byte // the text, and
 	runs      []int  // the length of each run in it
 
-	rule *rule // of the item being written
+	placeholder *placeholder // of the item being written
 
 	pending             []byte // text not yet tokenized
 	afterRun            bool   // pending follows a run
@@ -101,8 +101,8 @@ type builder struct {
 }
 
 // builder returns the builder for one request, with the counts for its kwargs.
-func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
-	b := &builder{m: m, items: items, rules: m.rules}
+func (m *Expander) builder(kw Kwargs, items int) (*builder, error) {
+	b := &builder{m: m, items: items, placeholders: m.placeholders}
 	if len(kw) == 0 {
 		return b, nil
 	}
@@ -112,21 +112,21 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 		}
 	}
 	s := m.settings.with(kw)
-	b.rules = make([]*rule, len(m.rules))
-	for i, r := range m.rules {
+	b.placeholders = make([]*placeholder, len(m.placeholders))
+	for i, r := range m.placeholders {
 		own := *r
 		own.bound = r.entry.bind(s)
 		if own.err != nil { // the server's own settings were read at load, so the request is at fault
 			own.err = refused(400, "mm_processor_kwargs: %v", own.err)
 		}
-		b.rules[i] = &own
+		b.placeholders[i] = &own
 	}
 	return b, nil
 }
 
 // item writes the replacement of one medium; k is its number from 0 within its modality.
 func (b *builder) item(media Media, k int) error {
-	modality, r := orImage(media.Modality), ruleFor(b.rules, media.Modality)
+	modality, r := orImage(media.Modality), placeholderOf(b.placeholders, media.Modality)
 	switch {
 	case r == nil:
 		return refused(400, "the model takes no %s", modality)
@@ -144,7 +144,7 @@ func (b *builder) item(media Media, k int) error {
 		return &UndecidableError{Modality: modality, Reason: fmt.Sprintf("the media of one prompt give more than %d tokens",
 			b.m.most), TooMany: true}
 	}
-	b.rule, b.k, b.err, b.afterRun = r, k, nil, false
+	b.placeholder, b.k, b.err, b.afterRun = r, k, nil, false
 	b.pending = b.pending[:0]
 	if r.entry.arrange != nil {
 		r.entry.arrange(b, g)
@@ -156,7 +156,7 @@ func (b *builder) item(media Media, k int) error {
 }
 
 // measure counts one medium and checks the bounds common to all.
-func (b *builder) measure(media Media, r *rule) (g grid, err error) {
+func (b *builder) measure(media Media, r *placeholder) (g grid, err error) {
 	w, h := media.Width, media.Height
 	switch {
 	case media.Modality == "audio":
@@ -179,7 +179,7 @@ func (b *builder) measure(media Media, r *rule) (g grid, err error) {
 // size returns about how many ids the media become, without what stands between rows and tiles; at most the bound of a prompt.
 func (b *builder) size(media []Media) (n int) {
 	for i := range media {
-		r := ruleFor(b.rules, media[i].Modality)
+		r := placeholderOf(b.placeholders, media[i].Modality)
 		if r == nil || r.err != nil || r.entry.count == nil {
 			return n
 		}
@@ -207,11 +207,11 @@ func (b *builder) run(n int) {
 	b.flush()
 	b.afterRun = true
 	if b.condensed {
-		b.str = append(b.str, b.rule.idText...)
+		b.str = append(b.str, b.placeholder.idText...)
 		b.runs = append(b.runs, n)
 		return
 	}
-	b.out = appendRun(b.out, b.rule.id, n)
+	b.out = appendRun(b.out, b.placeholder.id, n)
 }
 
 // appendRun appends id n times, growing dst at most once.
@@ -267,12 +267,12 @@ func (b *builder) flush() {
 	if b.condensed {
 		b.str = append(b.str, b.pending...)
 	} else {
-		b.out = append(b.out, b.m.literal(b.pending, b.afterRun, b.rule)...)
+		b.out = append(b.out, b.m.literal(b.pending, b.afterRun, b.placeholder)...)
 	}
 	b.pending = b.pending[:0]
 }
 
-func (m *Model) literal(text []byte, afterRun bool, r *rule) []uint32 {
+func (m *Expander) literal(text []byte, afterRun bool, r *placeholder) []uint32 {
 	key := text
 	if afterRun {
 		key = append(text, 0) // distinguishes it from the same text at the start

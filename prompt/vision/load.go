@@ -11,14 +11,14 @@ import (
 	"github.com/sightline-router/sightline/body/jsonread"
 )
 
-// Load reads the model directory dir (secure.Dir of it) and builds the placeholder rules for one Reading. A text model yields a Model
-// whose Family is "". A *MissingError means that the model's prompts cannot be predicted; an *UnknownModelError comes with a Model
+// Load reads the model directory dir (secure.Dir of it) and builds the placeholder rules for one Reading. A text model yields an Expander
+// whose Family is "". A *MissingError means that the model's prompts cannot be predicted; an *UnknownModelError comes with an Expander
 // that is valid for prompts without media. Other errors are read errors.
-func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
+func Load(dir fs.FS, tok Tokens, opts Options) (*Expander, error) {
 	return families().load(dir, tok, opts)
 }
 
-func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
+func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Expander, error) {
 	named, err := t.named(opts.Family)
 	if err != nil {
 		return nil, fmt.Errorf("vision_family: %w", err)
@@ -27,7 +27,7 @@ func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{most: MaxTokens, loaded: loaded{settings: s}, tok: tok, literals: &literals{tok: tok, ids: map[string][]uint32{}}}
+	m := &Expander{most: MaxTokens, loaded: loaded{settings: s}, tok: tok, literals: &literals{tok: tok, ids: map[string][]uint32{}}}
 	f := t.match(s)
 	if named != nil {
 		if f != nil && f != named {
@@ -53,7 +53,7 @@ func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.rules = append(m.rules, r)
+		m.placeholders = append(m.placeholders, r)
 	}
 	if err := m.bindIDs(); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func unknownModel(s *settings) error {
 }
 
 // bindIDs finds the ids that a family needs besides those of its names.
-func (m *Model) bindIDs() error {
+func (m *Expander) bindIDs() error {
 	if m.fam.newlineMerge && !m.ReadsText() {
 		for i := range m.newlines {
 			id, ok := m.tok.ID(strings.Repeat("\n", i+1))
@@ -174,7 +174,7 @@ func looksMultimodal(s *settings) bool {
 }
 
 // resolveNames finds the strings of the family's tokens.
-func (m *Model) resolveNames() error {
+func (m *Expander) resolveNames() error {
 	m.names = make(map[string]string, len(m.fam.names))
 	for key, n := range m.fam.names {
 		text := ""
@@ -253,8 +253,8 @@ func (m *loaded) configID(keys string) (uint32, bool) {
 	return 0, false
 }
 
-// rule is an entry with everything resolved.
-type rule struct {
+// placeholder is an entry with everything resolved.
+type placeholder struct {
 	modality string
 	entry    *entry
 	layout   layout
@@ -267,7 +267,7 @@ type rule struct {
 	bound
 }
 
-// bound is a rule with its settings read.
+// bound is an entry with its settings read.
 type bound struct {
 	count counter // nil: the modality is not counted
 	err   error   // from reading the settings
@@ -283,8 +283,8 @@ func (e *entry) bind(s *settings) (b bound) {
 	return b
 }
 
-func (m *Model) compile(modality string, e *entry) (*rule, error) {
-	r := &rule{modality: modality, entry: e, layout: e.layout, target: e.target}
+func (m *Expander) compile(modality string, e *entry) (*placeholder, error) {
+	r := &placeholder{modality: modality, entry: e, layout: e.layout, target: e.target}
 	if m.ReadsText() && e.targetHF != "" {
 		r.target = e.targetHF
 	}
@@ -342,8 +342,8 @@ func (l layout) all() (text string) {
 
 // Placeholder returns the text that the engine puts into a message whose content is a plain string, for the k-th item (from 1) of a
 // modality. ok is false if the engine inserts nothing (the template or the processor does) or does not know the modality.
-func (m *Model) Placeholder(modality string, k int) (text string, ok bool) {
-	r := m.rule(modality)
+func (m *Expander) Placeholder(modality string, k int) (text string, ok bool) {
+	r := placeholderOf(m.placeholders, modality)
 	if r == nil || r.entry.put == "-" {
 		return "", false
 	}

@@ -34,7 +34,7 @@ func readRandom(t *testing.T) (rec randomCases) {
 }
 
 // load reads the directory of row i.
-func (rec *randomCases) load(i int) (*Model, *stubTokens, error) {
+func (rec *randomCases) load(i int) (*Expander, *stubTokens, error) {
 	r := rec.Rows[i]
 	f := rec.Families[r.Fam]
 	stub := newStub(append([]string{"\n\n"}, f.Specials...)...)

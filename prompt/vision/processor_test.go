@@ -146,7 +146,7 @@ func stream(tokens func(yield func(string, int) bool), special map[string]bool) 
 	return b.String()
 }
 
-func loadProcessor(t testing.TB, f processorFamily, reading Reading, tokens map[string]bool) (*Model, *stubTokens) {
+func loadProcessor(t testing.TB, f processorFamily, reading Reading, tokens map[string]bool) (*Expander, *stubTokens) {
 	t.Helper()
 	d, ok := processorDirs[f.Family]
 	if !ok {
@@ -208,7 +208,7 @@ type processorRow struct {
 
 // eachProcessor calls do for each family with rows in a file, with its tokens and a model that knows these.
 func eachProcessor(t *testing.T, file string, do func(f processorFamily, rows []processorRow, tokens map[string]bool,
-	m *Model, stub *stubTokens)) int {
+	m *Expander, stub *stubTokens)) int {
 	var fams []processorFamily
 	golden.JSON(t, &fams, "testdata/processor_families.json.gz")
 	var all map[string][]processorRow
@@ -233,7 +233,7 @@ func eachProcessor(t *testing.T, file string, do func(f processorFamily, rows []
 func TestProcessorCounts(t *testing.T) {
 	rows := 0
 	families := eachProcessor(t, "processor_counts.json.gz", func(f processorFamily, recorded []processorRow,
-		_ map[string]bool, m *Model, stub *stubTokens) {
+		_ map[string]bool, m *Expander, stub *stubTokens) {
 		special := stub.special()
 		placeholder := f.Placeholder
 		if processorDirs[f.Family].mistral {
@@ -285,7 +285,7 @@ func streamIDs(stub *stubTokens, ids []uint32, special map[string]bool) string {
 func TestProcessorPrompts(t *testing.T) {
 	rows, ranges := 0, 0
 	families := eachProcessor(t, "processor_prompts.json.gz", func(f processorFamily, recorded []processorRow,
-		tokens map[string]bool, m *Model, stub *stubTokens) {
+		tokens map[string]bool, m *Expander, stub *stubTokens) {
 		bytewise := true
 		for tok := range tokens {
 			if len([]rune(tok)) > 1 && !strings.ContainsAny(tok, "<[]") {

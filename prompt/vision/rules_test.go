@@ -104,7 +104,7 @@ func rowColTokens(n int) (out []string) {
 	return append(out, "\n", "\n\n")
 }
 
-func loadRule(t testing.TB, rule string, reading Reading) (*Model, Kwargs) {
+func loadRule(t testing.TB, rule string, reading Reading) (*Expander, Kwargs) {
 	t.Helper()
 	d, ok := ruleDirs[rule]
 	if !ok {
@@ -142,7 +142,7 @@ func TestCounts(t *testing.T) {
 		Reject       string
 	}
 	golden.JSON(t, &rows, "testdata/image_tokens.json.gz")
-	models, byFormula := map[string]*Model{}, 0
+	models, byFormula := map[string]*Expander{}, 0
 	for _, r := range rows {
 		switch r.Rule {
 		case "phi3v_c4", "phi3v_c16", "kimi_vl", "glm4v_9b", "minicpmv26", "molmo": // by formula, never compared with a processor

@@ -1,5 +1,5 @@
 // Package vision decides what an image becomes in the prompt: how many placeholder tokens, which ids, in which layout, and where. A
-// Model is built once from a model directory. An expansion is one pass over the prompt and allocates per request and image. Load
+// Expander is built once from a model directory. An expansion is one pass over the prompt and allocates per request and image. Load
 // reports what a rule needs and the directory lacks; later errors are a *RefusedError (the engine would refuse) or an
 // *UndecidableError.
 //
@@ -73,11 +73,11 @@ type Span struct {
 // anything is allocated.
 const MaxTokens = 1 << 20
 
-// Model holds the placeholder rules of one model directory for one Reading. It is immutable after Load and safe for concurrent use.
-type Model struct {
+// Expander holds the placeholder rules of one model directory for one Reading. It is immutable after Load and safe for concurrent use.
+type Expander struct {
 	loaded
-	tok   Tokens
-	rules []*rule // one per modality that the family knows
+	tok          Tokens
+	placeholders []*placeholder // one per modality that the family knows
 
 	outOfVocab uint32 // id at the embedding positions, see Reading; 0: the rule's own
 	newlines   [4]uint32
@@ -104,7 +104,7 @@ type literals struct {
 // With returns the model for one prompt. tok replaces its tokenizer for the prompt's own texts, for example by one that stops when
 // the request's time is over. most bounds the tokens of all media together; if they exceed it, Expand and ExpandText fail before
 // they write them.
-func (m *Model) With(tok Tokens, most int) *Model {
+func (m *Expander) With(tok Tokens, most int) *Expander {
 	own := *m
 	own.tok, own.most = tok, most
 	return &own
@@ -128,7 +128,7 @@ func (m *loaded) Warnings() []string { return m.warnings }
 // Count returns the tokens of one medium: embed is the number of embedding positions, total the length of the whole replacement.
 // The error is a *RefusedError if the engine refuses the medium and an *UndecidableError if the count cannot be known. If the count
 // depends on the other images of a request, this one is counted as if it were the only one.
-func (m *Model) Count(media Media, kw Kwargs) (embed, total int, err error) {
+func (m *Expander) Count(media Media, kw Kwargs) (embed, total int, err error) {
 	b, err := m.builder(kw, 1)
 	if err != nil {
 		return 0, 0, err
@@ -137,7 +137,7 @@ func (m *Model) Count(media Media, kw Kwargs) (embed, total int, err error) {
 		return 0, 0, err
 	}
 	for _, id := range b.out {
-		if b.rule.hasID && id == b.rule.id {
+		if b.placeholder.hasID && id == b.placeholder.id {
 			embed++
 		}
 	}
@@ -146,8 +146,8 @@ func (m *Model) Count(media Media, kw Kwargs) (embed, total int, err error) {
 
 // EmbedID returns the id at the embedding positions of a modality in the engine's token stream, after Expand. For SGLang it is the
 // id before the engine overwrites it with an image-dependent one.
-func (m *Model) EmbedID(modality string) (uint32, bool) {
-	r := m.rule(modality)
+func (m *Expander) EmbedID(modality string) (uint32, bool) {
+	r := placeholderOf(m.placeholders, modality)
 	if r == nil || !r.hasID {
 		return 0, false
 	}
@@ -161,11 +161,9 @@ func (m *Model) EmbedID(modality string) (uint32, bool) {
 // ExpandText; otherwise the token ids are worked on.
 func (m *loaded) ReadsText() bool { return m.settings.reading.Processor }
 
-func (m *Model) rule(modality string) *rule { return ruleFor(m.rules, modality) }
-
-// ruleFor returns the rule of a modality, nil if there is none.
-func ruleFor(rules []*rule, modality string) *rule {
-	for _, r := range rules {
+// placeholderOf returns that of a modality, nil if there is none.
+func placeholderOf(list []*placeholder, modality string) *placeholder {
+	for _, r := range list {
 		if r.modality == orImage(modality) {
 			return r
 		}

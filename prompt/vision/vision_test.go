@@ -12,7 +12,7 @@ import (
 
 var qwenSpecials = []string{"<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"}
 
-func qwen(t testing.TB, opts Options) (*Model, *stubTokens) {
+func qwen(t testing.TB, opts Options) (*Expander, *stubTokens) {
 	t.Helper()
 	tok := newStub(qwenSpecials...)
 	m, err := Load(dir(obj{"config.json": obj{"model_type": "qwen2_5_vl", "vocab_size": 152064},
@@ -265,7 +265,7 @@ func TestExpandDecoded(t *testing.T) {
 	}
 }
 
-// TestParallel: a Model is shared by all requests.
+// TestParallel: an Expander is shared by all requests.
 func TestParallel(t *testing.T) {
 	m, _ := loadRule(t, "idefics3_8b", vllm)
 	prompt := m.tok.EncodeText(nil, "a<image>b")
@@ -303,7 +303,7 @@ func FuzzExpand(f *testing.F) {
 		rule    string
 		reading Reading
 	}
-	models := map[key]*Model{} // fuzzing runs one input at a time in a process
+	models := map[key]*Expander{} // fuzzing runs one input at a time in a process
 	f.Fuzz(func(t *testing.T, rule byte, w1, h1, w2, h2 int, text, kwargs string, engine byte) {
 		k := key{rules[int(rule)%len(rules)], []Reading{vllm, sglang, trtllm, transformers}[engine%4]}
 		m := models[k]
