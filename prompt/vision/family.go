@@ -129,15 +129,6 @@ func (t table) facts(modelType, named string) Facts {
 	return Facts{}
 }
 
-// Architectures returns those by which families are matched, sorted: tests of engines compare their rules for each.
-func Architectures() (list []string) {
-	for _, f := range families() {
-		list = append(list, f.archs...)
-	}
-	slices.Sort(list)
-	return slices.Compact(list)
-}
-
 // CheckFamily returns an error that lists the families if name is not one of them; "" is valid.
 func CheckFamily(name string) error {
 	_, err := families().named(name)
