@@ -198,7 +198,7 @@ func TestAccessLogOfOneEnvoy(t *testing.T) {
 	seen := func(n int) func() bool { return func() bool { _, got = r.seen(); return len(got) >= n } }
 	eventually(t, "all entries arrive", seen(4))
 	if got[0].Denied || !got[2].Denied || got[2].Answered || got[3].Denied {
-		t.Errorf("whom Envoy denies: %+v", got)
+		t.Errorf("whom Envoy denies: got %+v, want [0].Denied false, [2].Denied true, [2].Answered false, [3].Denied false", got)
 	}
 	if !got[0].Answered || got[1].Answered || got[0].Source == 0 || got[0].Source != got[1].Source {
 		t.Errorf("%+v", got)
@@ -275,7 +275,7 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 			ahead.Add(int64(30 * time.Second))
 			booked.Expire()
 			if n := booked.Open(); n != 0 {
-				t.Errorf("%d are booked 30 s after their ends were lost", n)
+				t.Errorf("%d are booked 30 s after their ends were lost, want 0", n)
 			}
 		})
 	}

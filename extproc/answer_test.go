@@ -234,7 +234,7 @@ func TestEditedAnswerOnTheWire(t *testing.T) {
 			t.Errorf("%d bytes: body of %d", n, len(r.GetBodyMutation().GetBody()))
 		}
 		if h := told(r.GetHeaderMutation()); h[HeaderWorker] != "10.0.0.1:1" || h["content-length"] != strconv.Itoa(n) {
-			t.Errorf("%d bytes: headers %v", n, h)
+			t.Errorf("%d bytes: headers %v, want [HeaderWorker] %q, content-length %q", n, h, "10.0.0.1:1", strconv.Itoa(n))
 		}
 		if got.GetDynamicMetadata() == nil {
 			t.Errorf("%d bytes: metadata lost", n)

@@ -166,7 +166,7 @@ func TestBodyHoldsItsBuffers(t *testing.T) {
 	}
 	bufs.Free() // as gRPC does after Unmarshal
 	if pool.back != 0 {
-		t.Fatalf("%d buffers went back while the body is in use", pool.back)
+		t.Fatalf("%d buffers went back while the body is in use, want 0", pool.back)
 	}
 	in.free()
 	if pool.back != len(bufs) {

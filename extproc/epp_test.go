@@ -45,7 +45,7 @@ func TestEndpointPickerConformance(t *testing.T) {
 	}
 	for _, c := range results {
 		if c.Err != nil {
-			t.Errorf("%s: %v", c.Name, c.Err)
+			t.Errorf("%s: got %v, want no error", c.Name, c.Err)
 		}
 	}
 	if len(results) != 28 {
@@ -73,7 +73,7 @@ func TestEndpointPickerConformance(t *testing.T) {
 	}
 	for _, r := range results {
 		if section, demands := r.Clause(); section == "" || demands == "" {
-			t.Errorf("%s: it says nothing of the protocol", r.Name)
+			t.Errorf("%s: it says nothing of the protocol; got %q, %q, want some, some", r.Name, section, demands)
 		}
 	}
 	// The protocol need not be configured: a full-duplex body or a hint is enough.
@@ -81,7 +81,7 @@ func TestEndpointPickerConformance(t *testing.T) {
 	results, _ = eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: 5 * time.Second})
 	for _, c := range results {
 		if c.Err != nil {
-			t.Errorf("without configuration: %s: %v", c.Name, c.Err)
+			t.Errorf("without configuration: %s: got %v, want no error", c.Name, c.Err)
 		}
 	}
 	// A route in our own mode fails all but the ones about gRPC health and order.
@@ -248,7 +248,7 @@ func TestServedEndpoint(t *testing.T) {
 			var outcomes []router.Outcome
 			eventually(t, "both outcomes", func() bool { _, outcomes = r.seen(); return len(outcomes) == 2 })
 			if o := outcomes[0]; o.Phase != router.Started || o.Addr != "10.0.0.2:8000" {
-				t.Errorf("first %+v", o)
+				t.Errorf("first %+v, want Phase %d, Addr %q", o, router.Started, "10.0.0.2:8000")
 			}
 			if o := outcomes[1]; o.Phase != router.Ended || o.Code != 200 || o.FirstByte <= 0 || o.ID != outcomes[0].ID {
 				t.Errorf("second %+v", o)
@@ -293,10 +293,10 @@ func TestAnswerThatIsCutOff(t *testing.T) {
 		}
 		eventually(t, "the end", func() bool { return ended().ID != "" })
 		if o := ended(); o.Code != 200 || o.Cut == whole {
-			t.Errorf("whole %v: %+v", whole, o)
+			t.Errorf("whole %v: got %+v, want Code 200, Cut other than %v", whole, o, whole)
 		}
 		if known := said.Sum() != 0; known != whole {
-			t.Errorf("whole %t: what it said is known: %t", whole, known)
+			t.Errorf("whole %t: what it said is known: got %t, want %v", whole, known, whole)
 		}
 	}
 }
@@ -318,7 +318,7 @@ func TestFullDuplex(t *testing.T) {
 	send(bodyMsg("2"+long+"}", true))
 	h := l.next()
 	if got := told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()); got[HeaderWorker] != "10.0.0.1:8000" || h.ModeOverride != nil {
-		t.Fatalf("first answer %v", h)
+		t.Fatalf("first answer %v: got %q, want %q, ModeOverride nil", h, got[HeaderWorker], "10.0.0.1:8000")
 	}
 	back := func() (text string) {
 		for {
@@ -352,7 +352,7 @@ func TestFullDuplex(t *testing.T) {
 	}
 	send(bodyMsg("", true))
 	if got := back(); got != "" {
-		t.Errorf("%q came back", got)
+		t.Errorf("%q came back, want %q", got, "")
 	}
 	// Too large, detected while it arrives: refused, since it was not checked for what a client must not say.
 	l.ExternalProcessor_ProcessClient = r.open(t).ExternalProcessor_ProcessClient
@@ -404,7 +404,7 @@ func TestOneAddress(t *testing.T) {
 		l.ask(back)
 		named := told(a.GetRequestBody().GetResponse().GetHeaderMutation())[HeaderEndpoint]
 		if lb := a.GetDynamicMetadata().GetFields()[spaceLB].GetStructValue().GetFields()[HeaderEndpoint].GetStringValue(); lb != named {
-			t.Errorf("%q in the metadata, %q in the header", lb, named)
+			t.Errorf("%q in the metadata, %q in the header, want %q", lb, named, named)
 		}
 		return named
 	}
@@ -419,11 +419,11 @@ func TestOneAddress(t *testing.T) {
 	r = newRig(t, within, Options{Route: Route{Mode: EndpointPicker}})
 	for i, c := range []struct{ status, served string }{{"503", best}, {"503", ""}, {"200", ""}} { // the first is a worker's own
 		if got := ask(c.status, c.served); got != all {
-			t.Errorf("where lists work, request %d names %q", i, got)
+			t.Errorf("where lists work, request %d names %q, want %q", i, got, all)
 		}
 	}
 	r = newRig(t, within, Options{Route: Route{Mode: EndpointPicker, OneAddress: true}})
 	if got := ask("200", ""); got != best {
-		t.Errorf("with one_address: %q", got)
+		t.Errorf("with one_address: got %q, want %q", got, best)
 	}
 }

@@ -34,6 +34,6 @@ func TestFrames(t *testing.T) {
 	}
 	all.Wait()
 	if n := f.mapped.Load(); n > framesKept || n < framesStep {
-		t.Errorf("%d buffers mapped", n)
+		t.Errorf("%d buffers mapped, want at most %d, at least %d", n, framesKept, framesStep)
 	}
 }

@@ -135,13 +135,13 @@ func FuzzOrders(f *testing.F) {
 		}
 		first := len(s.come) > 0 && s.come[0].GetRequestHeaders() != nil
 		if err := server.Process(s); err != nil || s.broken != nil {
-			t.Fatal(err, s.broken)
+			t.Fatalf("got %v %v, want no error, no error", err, s.broken)
 		}
 		if panics := logs.FilterMessageSnippet("panic").All(); len(panics) > 0 {
-			t.Fatal(panics[0].ContextMap())
+			t.Fatalf("%v: got %d, want 0", panics[0].ContextMap(), len(panics))
 		}
 		if n := server.bodyBytes.Taken(); n != 0 {
-			t.Fatalf("%d bytes stay counted", n)
+			t.Fatalf("%d bytes stay counted, want 0", n)
 		}
 		if server.opt.RefuseUnread && first && len(s.answers) == 0 {
 			t.Fatal("a stream that began with a request ended without an answer")
@@ -265,7 +265,7 @@ func full(f *testing.F) *accessv3.HTTPAccessLogEntry {
 	packed, err := anypb.New(&aiv3.TokenUsage{InputTokens: wrapperspb.UInt64(7)})
 	ours, err2 := structpb.NewStruct(map[string]any{"id": "A", "prompt_tokens": 7})
 	if err != nil || err2 != nil {
-		f.Fatal(err, err2)
+		f.Fatalf("got %v %v, want no error, no error", err, err2)
 	}
 	c.Metadata = &corev3.Metadata{TypedFilterMetadata: map[string]*anypb.Any{tokenUsageKey: packed},
 		FilterMetadata: map[string]*structpb.Struct{MetadataSpace: ours}}
@@ -283,7 +283,8 @@ func FuzzDiscovery(f *testing.F) {
 		}
 		out, err := discovery(req.GetResourceNames(), workers, "1")
 		if err != nil || len(out.GetResources()) != len(req.GetResourceNames()) {
-			t.Fatalf("%d answers to %d names: %v", len(out.GetResources()), len(req.GetResourceNames()), err)
+			t.Fatalf("%d answers to %d names: %v, want no error, %d",
+				len(out.GetResources()), len(req.GetResourceNames()), err, len(req.GetResourceNames()))
 		}
 	})
 }

@@ -37,7 +37,7 @@ func TestAnswerID(t *testing.T) {
 		c.learnAnswerID(&extprocv3.HttpBody{Body: make([]byte, 1000)})
 	}
 	if len(c.responseBegin) != maxBeginning/1000*1000 || !c.wantsAnswerID {
-		t.Errorf("%d bytes kept", len(c.responseBegin))
+		t.Errorf("%d bytes kept: got %v, want %d, true", len(c.responseBegin), c.wantsAnswerID, maxBeginning/1000*1000)
 	}
 	c.learnAnswerID(&extprocv3.HttpBody{Body: make([]byte, 1000)})
 	if c.responseBegin != nil || c.wantsAnswerID {
@@ -54,7 +54,7 @@ func TestAnswerInSmallPieces(t *testing.T) {
 			c.learnAnswerID(&extprocv3.HttpBody{Body: []byte(text[i : i+1])})
 		}
 		if c.searched > (maxLooks+1)*maxBeginning {
-			t.Errorf("%s: %d bytes searched of %d", name, c.searched, maxBeginning)
+			t.Errorf("%s: got %d bytes searched of %d, want at most %d", name, c.searched, maxBeginning, (maxLooks+1)*maxBeginning)
 		}
 	}
 	var got router.Outcome
@@ -68,7 +68,7 @@ func TestAnswerInSmallPieces(t *testing.T) {
 		c.learnAnswerID(&extprocv3.HttpBody{Body: []byte(text[i : i+1])})
 	}
 	if got.Answer != "resp_1" || got.Addr != "w:1" {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want Answer %q, Addr %q", got, "resp_1", "w:1")
 	}
 }
 
@@ -78,7 +78,7 @@ func FuzzAnswerID(f *testing.F) {
 	f.Add([]byte("data: {\"response\":{\"id\":\"resp_1\"}}\n\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if id := answerID(b); len(id) > maxResponseID {
-			t.Errorf("%d bytes", len(id))
+			t.Errorf("%d bytes, want at most %d", len(id), maxResponseID)
 		} else if id != "" && gjson.ValidBytes(b) && b[0] == '{' && gjson.GetBytes(b, "id").Str != id {
 			t.Errorf("%q of %q", id, b)
 		}

@@ -75,10 +75,10 @@ func TestGracefulStop(t *testing.T) {
 		t.Errorf("%d answers, want the request in progress to be answered", len(got))
 	}
 	if err := <-r.gone; err != nil {
-		t.Errorf("Serve: %v", err)
+		t.Errorf("Serve: got %v, want no error", err)
 	}
 	if d := time.Since(begin); d > 5*time.Second {
-		t.Errorf("stop took %v after the last answer", d)
+		t.Errorf("stop took %v after the last answer, want at most %v", d, 5*time.Second)
 	}
 }
 
@@ -173,12 +173,12 @@ func TestListen(t *testing.T) {
 		}
 	}
 	if b, _ := os.ReadFile(file); string(b) != "precious" {
-		t.Error("a file that is no socket was removed")
+		t.Errorf("a file that is no socket was removed: got %q, want %q", string(b), "precious")
 	}
 }
 
 func TestNewRefuses(t *testing.T) {
 	if _, err := New(always(pick), nil, Options{MaxBody: 1 << 31}); err == nil {
-		t.Error("a 2 GiB body: no error")
+		t.Errorf("a 2 GiB body: no error; got %v, want an error", err)
 	}
 }

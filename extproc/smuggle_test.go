@@ -76,7 +76,8 @@ func TestNothingIsSmuggled(t *testing.T) {
 	t.Logf("smuggle: %d requests from seed %d, %d passed on, %d read as JSON by an engine's server at an endpoint; %v",
 		n, seed, passed, read, counts)
 	if read*20 < n || counts["cleaned"]*20 < n {
-		t.Error("hardly any request reached an engine: the test says little")
+		t.Errorf("hardly any request reached an engine: the test says little; got %d, %d, want at least %d, at least %d",
+			read*20, counts["cleaned"]*20, n, n)
 	}
 }
 

@@ -166,11 +166,12 @@ func TestReadableRequest(t *testing.T) {
 		}
 		h := told(answers[1].GetRequestBody().GetResponse().GetHeaderMutation())
 		if h[HeaderWorker] != "10.0.0.1:8000" || h[HeaderSecond] != "10.0.0.2:8000" || h[HeaderReason] != "exact" || h[HeaderID] == "" {
-			t.Errorf("headers %v", h)
+			t.Errorf("headers %v, want [HeaderWorker] %q, [HeaderSecond] %q, [HeaderReason] %q, [HeaderID] some",
+				h, "10.0.0.1:8000", "10.0.0.2:8000", "exact")
 		}
 		md := answers[1].GetDynamicMetadata().AsMap()["sightline"].(map[string]any)
 		if md["endpoint"] != "10.0.0.1:8000" || md["matched_blocks"] != 7.0 || md["id"] != h[HeaderID] || md["model"] != "m" {
-			t.Errorf("metadata %v", md)
+			t.Errorf("metadata %v, want endpoint %q, matched_blocks 7.0, id %q, model %q", md, "10.0.0.1:8000", h[HeaderID], "m")
 		}
 	}
 	reqs, _ := r.seen()
@@ -233,7 +234,8 @@ func TestGate(t *testing.T) {
 			switch c.want {
 			case readable:
 				if len(answers) != 2 || none || len(after) != len(before)+1 {
-					t.Errorf("%d answers, override %v, %d decisions", len(answers), none, len(after)-len(before))
+					t.Errorf("%d answers, override %v, %d decisions: got %d, want 2, false, %d",
+						len(answers), none, len(after)-len(before), len(after), len(before)+1)
 				}
 			case unreadable:
 				if code := first.GetImmediateResponse().GetStatus().GetCode(); len(answers) != 1 || len(after) != len(before) ||
@@ -242,7 +244,8 @@ func TestGate(t *testing.T) {
 				}
 			case notOurs:
 				if len(answers) != 1 || !none || len(after) != len(before) || h[HeaderWorker] != "-" {
-					t.Errorf("%d answers, override %v, headers %v", len(answers), none, h)
+					t.Errorf("%d answers, override %v, headers %v: got %d, want 1, true, %d, [HeaderWorker] %q",
+						len(answers), none, h, len(after), len(before), "-")
 				}
 			}
 		})
@@ -371,7 +374,7 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 				}
 			}
 			if after, _ := r.seen(); len(after) != len(before) {
-				t.Error("a request was decided after its 408")
+				t.Errorf("a request was decided after its 408: got %d, want %d", len(after), len(before))
 			}
 			if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), late)); n != float64(len(idle)) {
 				t.Errorf("%v counted as late, want %d", n, len(idle))
@@ -461,10 +464,10 @@ func TestRefuseAndEdit(t *testing.T) {
 	answers = edit.talk(t, headersMsg(nil, false, chat()...), bodyMsg(`{"a":1}`, true))
 	r := answers[1].GetRequestBody().GetResponse()
 	if got := string(r.GetBodyMutation().GetBody()); got != `{"b":2,"c":1}` {
-		t.Errorf("body %s", got)
+		t.Errorf("body %s, want %q", got, `{"b":2,"c":1}`)
 	}
 	if h := told(r.GetHeaderMutation()); h["content-length"] != "13" || h[HeaderWorker] == "" {
-		t.Errorf("headers %v", h)
+		t.Errorf("headers %v, want content-length %q, [HeaderWorker] some", h, "13")
 	}
 
 	d.Edits = []router.Edit{{From: 1, To: 400}}
@@ -486,7 +489,7 @@ func TestPanicCostsOnlyTheChoice(t *testing.T) {
 	for _, e := range r.logs.All() {
 		for _, f := range e.Context {
 			if strings.Contains(f.String, secret) {
-				t.Errorf("the panic's value was logged: %s", f.String)
+				t.Errorf("the panic's value was logged: got %s, want no %q in it", f.String, secret)
 			}
 		}
 	}
@@ -632,11 +635,11 @@ func TestGone(t *testing.T) {
 			continue
 		}
 		if _, err := stream.Recv(); err != io.EOF {
-			t.Errorf("the stream goes on: %v", err)
+			t.Errorf("the stream goes on: got %v, want %v", err, io.EOF)
 		}
 		cancel()
 		if _, seen := r.seen(); len(seen) != len(before) {
-			t.Errorf("%+v", seen[len(before):])
+			t.Errorf("%+v: got %d, want %d", seen[len(before):], len(seen), len(before))
 		}
 	}
 }

@@ -123,7 +123,8 @@ func TestTraces(t *testing.T) {
 				t.Errorf("trace %s, parent %s; want parent %q", hex.EncodeToString(s.TraceId), parent, test.parent)
 			}
 			if s.Name != "sightline decide" || s.StartTimeUnixNano == 0 || s.EndTimeUnixNano < s.StartTimeUnixNano {
-				t.Errorf("%s, from %d to %d", s.Name, s.StartTimeUnixNano, s.EndTimeUnixNano)
+				t.Errorf("%s, from %d to %d, want %q, some, at least %d",
+					s.Name, s.StartTimeUnixNano, s.EndTimeUnixNano, "sightline decide", s.StartTimeUnixNano)
 			}
 			seen := map[string]any{}
 			for _, a := range s.Attributes {
@@ -142,7 +143,8 @@ func TestTraces(t *testing.T) {
 			}
 			if text := prototext.Format(s); len(s.Events) != 2 || !strings.Contains(text, "sightline.exact_tokens") ||
 				!strings.Contains(text, "sightline.cost_tokens") {
-				t.Error("the candidates are not told: ", text)
+				t.Errorf("the candidates are not told:  %q; got %d, want 2, %q in it, %q in it",
+					text, len(s.Events), "sightline.exact_tokens", "sightline.cost_tokens")
 			}
 		})
 	}
