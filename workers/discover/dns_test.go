@@ -53,6 +53,6 @@ func TestDNS(t *testing.T) {
 	}}
 	d.Follow(ctx, func(list []Endpoint) { got = show(list) })
 	if at != len(steps) {
-		t.Errorf("%d look-ups", at)
+		t.Errorf("%d look-ups, want %d", at, len(steps))
 	}
 }

@@ -145,12 +145,12 @@ func TestExpiredWatch(t *testing.T) {
 	w.api.Expire()
 	eventually(t, "another list and watch", func() bool { l, n, _ := w.api.Count(); return l >= 2 && n >= 2 })
 	if _, told := w.state(); told != 1 {
-		t.Errorf("told %d times, but nothing changed", told)
+		t.Errorf("told %d times, but nothing changed, want 1", told)
 	}
 	w.api.Put("a", "vllm", 8000, podIn(1, true), podIn(2, true))
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000")
 	if n := w.log.FilterMessageSnippet("cannot list or watch").Len(); n != 0 {
-		t.Errorf("an expired version is no failure, but %d warnings", n)
+		t.Errorf("an expired version is no failure, but %d warnings, want 0", n)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestFailures(t *testing.T) {
 	eventually(t, "refusals", func() bool { _, _, n := w.api.Count(); return n >= 2 })
 	w.want(t, "p2=10.0.0.2:8000")
 	if n := w.log.FilterMessageSnippet("keeping the known workers").Len(); n == 0 {
-		t.Error("nothing was logged")
+		t.Errorf("nothing was logged: got %d, want some", n)
 	}
 	for _, e := range w.log.All() {
 		if strings.Contains(fmt.Sprint(e.ContextMap()), "secret-token") {
@@ -201,7 +201,7 @@ func TestWrongCertificate(t *testing.T) {
 		t.Errorf("%v, want a complaint about the certificate", err)
 	}
 	if lists, _, refused := ours.Count(); lists+refused != 0 {
-		t.Error("a request went out")
+		t.Errorf("a request went out: got %d, want 0", lists+refused)
 	}
 }
 

@@ -191,7 +191,7 @@ func TestWeightedRewrites(t *testing.T) {
 	many.Spec.Rules[0].Targets = make([]target, 1_000_000) // with each looked at for each it would take an hour
 	many.Spec.Rules[0].Targets[999_999].ModelRewrite = "last"
 	if got := policiesOf(nil, []map[string]*policy{{"o": many}}).Rewrite("m", func() float64 { return 0.9999999 }); got != "last" {
-		t.Errorf("of a million: %q", got)
+		t.Errorf("of a million: got %q, want %q", got, "last")
 	}
 	if none := (*Policies)(nil); none.Rewrite("m", nil) != "m" {
 		t.Error("without objects a name is changed")

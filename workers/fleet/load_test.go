@@ -38,7 +38,7 @@ func TestEventsMoveTheQueue(t *testing.T) {
 	f.Book("a", s, Work{Tokens: 8005, Context: 10005, Locals: promptOf(1, 625), From: 125})
 	f.Book("b", s, Work{Tokens: 1600, Context: 1600, Locals: promptOf(2, 100)})
 	if l := s.Load(c.t); l.Backlog != 9605 || l.Context != 11605 || l.Rate != 0 {
-		t.Errorf("%+v", l)
+		t.Errorf("got %+v, want Backlog 9605, Context 11605, Rate 0", l)
 	}
 	now := stored{1: 125}
 	for _, step := range []struct {
@@ -61,7 +61,7 @@ func TestEventsMoveTheQueue(t *testing.T) {
 	f.End("a")
 	f.End("b")
 	if l := s.Load(c.t); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 {
-		t.Errorf("in the end %+v", l)
+		t.Errorf("in the end %+v, want Inflight 0, Backlog 0, Context 0", l)
 	}
 }
 
@@ -95,11 +95,11 @@ func TestSeenMovesTheQueue(t *testing.T) {
 		}
 	}
 	if l := s.Load(c.t); l.Rate == 0 {
-		t.Error("no rate was measured")
+		t.Errorf("no rate was measured: got %v, want some", l.Rate)
 	}
 	c.t = c.t.Add(time.Second)
 	if l := s.Load(c.t); l.Backlog != 0 {
-		t.Errorf("%v tokens are still queued of one whose events cannot be told apart", l.Backlog)
+		t.Errorf("%v tokens are still queued of one whose events cannot be told apart, want 0", l.Backlog)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestLoadingIsLearned(t *testing.T) {
 		prefill(uint64(10+2*i), 0, 0, 200*time.Millisecond) // 8,000 a second
 	}
 	if got := s.AdapterLoadTokens(); got != 0 {
-		t.Errorf("%d tokens before any was loaded", got)
+		t.Errorf("%d tokens before any was loaded, want 0", got)
 	}
 	for i := range 30 {
 		prefill(uint64(1000+2*i), 2500, 0, 700*time.Millisecond)
@@ -190,11 +190,11 @@ func TestHangingWorkerKeepsItsQueue(t *testing.T) {
 	f.Book("a", s, Work{Tokens: 100000, Locals: promptOf(1, 6250)})
 	c.t = c.t.Add(time.Hour / 4)
 	if l := s.Load(c.t); l.Backlog != 100000-2*defaultRate {
-		t.Errorf("%v tokens queued after a quarter of an hour", l.Backlog)
+		t.Errorf("%v tokens queued after a quarter of an hour, want %v", l.Backlog, 100000-2*defaultRate)
 	}
 	s.Progress(stored{1: 625}.held, c.t) // what was assumed done was not
 	if l := s.Load(c.t); l.Backlog != 90000 {
-		t.Errorf("%v tokens queued after a tenth of it was stored", l.Backlog)
+		t.Errorf("%v tokens queued after a tenth of it was stored, want 90000", l.Backlog)
 	}
 }
 
@@ -208,7 +208,7 @@ func TestFullWorkerKeepsItsQueue(t *testing.T) {
 		s.Progress(stored{}.held, c.t) // blocks of answers
 	}
 	if l := s.Load(c.t); l.Backlog != 16000 {
-		t.Errorf("%v tokens queued after five seconds without progress", l.Backlog)
+		t.Errorf("%v tokens queued after five seconds without progress, want 16000", l.Backlog)
 	}
 }
 
@@ -259,13 +259,13 @@ func TestDrainsWhereNoEventComes(t *testing.T) {
 	f.Book("whole", s, Work{Tokens: 16, Locals: promptOf(1, 100), From: 100})
 	c.t = c.t.Add(10 * time.Millisecond)
 	if l := s.Load(c.t); l.Backlog != 0 {
-		t.Errorf("a prompt that is held whole: %v", l.Backlog)
+		t.Errorf("a prompt that is held whole: got %v, want 0", l.Backlog)
 	}
 	s.EventAge = nil
 	f.Book("mute", s, Work{Tokens: 5 * defaultRate, Locals: promptOf(1, 100)})
 	c.t = c.t.Add(5 * time.Second)
 	if l := s.Load(c.t); l.Backlog != 0 {
-		t.Errorf("a worker without events: %v", l.Backlog)
+		t.Errorf("a worker without events: got %v, want 0", l.Backlog)
 	}
 }
 
@@ -316,7 +316,7 @@ func TestFetchingIsLearned(t *testing.T) {
 		t.Errorf("%v tokens a second, want 8,000 in 0.2 s", got)
 	}
 	if l := s.Load(c.t); l.Rate != rate {
-		t.Errorf("%v tokens a second, %v before", l.Rate, rate)
+		t.Errorf("%v tokens a second, %v before, want %v", l.Rate, rate, rate)
 	}
 	slower := func(seconds float64) {
 		f.Book("again", s, Work{Tokens: 8000, Fetch: 8000, Locals: promptOf(4, 1000), From: 500})
@@ -345,7 +345,7 @@ func TestFetchingIsLearned(t *testing.T) {
 		delete(done, 3)
 	}
 	if got := s.FetchRate(); got < 40500 || got > 41500 {
-		t.Errorf("%v tokens a second after some that tell nothing", got)
+		t.Errorf("%v tokens a second after some that tell nothing, want at least 40500, at most 41500", got)
 	}
 }
 
@@ -371,7 +371,7 @@ func TestFetchedBlocksAreNoWork(t *testing.T) {
 		}
 		f.End("fetched")
 		if s.prefilledElsewhere != 0 {
-			t.Error("still fetches at the end")
+			t.Errorf("still fetches at the end: got %d, want 0", s.prefilledElsewhere)
 		}
 	}
 }
@@ -386,6 +386,6 @@ func TestExpectedRate(t *testing.T) {
 	f.Book("long", a.Slots[0], Work{Tokens: 72000})
 	c.t = c.t.Add(time.Second)
 	if l := a.Slots[0].Load(c.t); l.Backlog != 72000-3*defaultRate || l.Rate != 0 {
-		t.Errorf("%+v", l)
+		t.Errorf("got %+v, want Backlog %v, Rate 0", l, 72000-3*defaultRate)
 	}
 }

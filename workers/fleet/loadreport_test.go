@@ -123,7 +123,7 @@ func FuzzParseTold(f *testing.F) {
 	for _, bad := range []string{``, `[]`, `{}`, `{"num_waiting_reqs": -1, "kv_cache_usage": 0}`,
 		`{"num_waiting_reqs": 1, "kv_cache_usage": 1e9}`, `{"num_waiting_reqs": 1}`} {
 		if got, err := ParseLoadReport([]byte(bad)); err == nil {
-			f.Errorf("%s: %+v", bad, got)
+			f.Errorf("%s: %+v; got %v, want an error", bad, got, err)
 		}
 		f.Add([]byte(bad))
 	}

@@ -179,7 +179,7 @@ func TestSlowIsNamed(t *testing.T) {
 			f.JudgePace(s.c.t)
 		}
 		if slow := s.workers[1].Slots[0].Slow(); slow.Times != 0 {
-			t.Errorf("%s: as fast as the others for 30 steps, and %+v", c.name, slow)
+			t.Errorf("%s: as fast as the others for 30 steps, and %+v, want Times 0", c.name, slow)
 		}
 	}
 }

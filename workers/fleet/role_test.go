@@ -43,7 +43,7 @@ func TestPrefillApart(t *testing.T) {
 	} {
 		f.Set(c.workers)
 		if got, all := slots("m"), slots(""); !slices.Equal(got, c.m) || !slices.Equal(all, c.all) {
-			t.Errorf("of %d workers: %v, in all %v", len(c.workers), got, all)
+			t.Errorf("of %d workers: got %v, in all %v, want %q, %q", len(c.workers), got, all, c.m, c.all)
 		}
 	}
 	f.Set([]*Worker{a, p, b, other})
@@ -58,6 +58,6 @@ func TestPrefillApart(t *testing.T) {
 		pairs.End(fmt.Sprint("r", i))
 	}
 	if n := a.Slots[0].Load(now).Inflight + b.Slots[0].Load(now).Inflight; n != 0 {
-		t.Errorf("%d requests decoding after all ended", n)
+		t.Errorf("%d requests decoding after all ended, want 0", n)
 	}
 }

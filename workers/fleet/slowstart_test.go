@@ -55,7 +55,7 @@ func TestEased(t *testing.T) {
 		}
 		check(c.want)
 		if n := testing.AllocsPerRun(10, func() { WithoutNewcomers(f.Slots("m"), into[:0], now) }); n > 0 {
-			t.Errorf("%s: %v allocations", c.name, n)
+			t.Errorf("%s: got %v allocations, want 0", c.name, n)
 		}
 		now = now.Add(newcomerTime)
 		var all []int

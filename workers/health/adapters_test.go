@@ -49,7 +49,7 @@ func TestAdaptersAreFollowed(t *testing.T) {
 			return got != nil && maps.Equal(got, step.want)
 		})
 		if n := testutil.ToFloat64(w.nurse.reloaded.WithLabelValues("w")); n != step.moved {
-			t.Errorf("step %d: %v loaded anew", i, n)
+			t.Errorf("step %d: got %v loaded anew, want %v", i, n, step.moved)
 		}
 		if said := w.log.FilterMessageSnippet(step.log).Len(); step.log != "" && said != 1 {
 			t.Errorf("step %d: %q was said %d times", i, step.log, said)
@@ -67,6 +67,6 @@ vllm:lora_requests_info{max_lora="4",running_lora_adapters="a, b",waiting_lora_a
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapters=""} 1.70000002e+09
 `))
 	if err != nil || fmt.Sprint(told.usedAdapters) != "[a b d]" || told.adapterCapacity != 4 || told.ranks[0].running != 2 {
-		t.Errorf("%+v, %v", told, err)
+		t.Errorf("%+v, %v: got %q, want no error, %q, adapterCapacity 4, ranks[0].running 2", told, err, fmt.Sprint(told.usedAdapters), "[a b d]")
 	}
 }

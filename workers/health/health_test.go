@@ -143,7 +143,7 @@ func TestHealth(t *testing.T) {
 			w := newWard(t, often, 0, status(200))
 			w.hears(3)
 			if out := w.worker.OutReason(time.Now()).String(); out != "" {
-				t.Fatalf("well, and %s", out)
+				t.Fatalf("well, and %s, want %q", out, "")
 			}
 			w.answers(fail)
 			w.until("out", func() bool { return strings.Contains(w.worker.OutReason(time.Now()).String(), why) })
@@ -155,7 +155,7 @@ func TestHealth(t *testing.T) {
 			}
 			w.nurse.Forget("w")
 			if n := w.failures(why); n != 0 {
-				t.Errorf("%v failures of a worker that is forgotten", n)
+				t.Errorf("%v failures of a worker that is forgotten, want 0", n)
 			}
 		})
 	}
@@ -207,7 +207,7 @@ func TestNotAsked(t *testing.T) {
 	away.fleet.Set([]*fleet.Worker{away.worker})
 	away.hears(2)
 	if n := off.asked.Load(); n != 0 {
-		t.Errorf("asked %d times", n)
+		t.Errorf("asked %d times, want 0", n)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestNoRedirects(t *testing.T) {
 	})
 	w.until("said", func() bool { return w.said("has no health endpoint") == 1 && w.said("does not report its load") == 1 })
 	if n := elsewhere.Load(); n != 0 {
-		t.Errorf("%d questions went elsewhere", n)
+		t.Errorf("%d questions went elsewhere, want 0", n)
 	}
 }
 
@@ -326,7 +326,7 @@ func TestOthersAreFollowedClosely(t *testing.T) {
 		l := &loadPoll{Poller: &Poller{o: Options{Load: c.every, Fleet: f}}, worker: w, load: *loadOf("vllm"), last: make([]rankReport, 1)}
 		l.applyLoad(map[int]gauges{0: {c.running, 0, 0.5}}, now, now)
 		if got := l.sooner(now); got != c.want {
-			t.Errorf("%+v: asked again after %v", c, got)
+			t.Errorf("%+v: asked again after %v, want %v", c, got, c.want)
 		}
 	}
 }
@@ -415,7 +415,7 @@ func TestKeepsConnections(t *testing.T) {
 	w.until("both were asked often", often(0))
 	mu.Lock()
 	if len(from) > 15 { // three queries at the same moment open a third, which is closed
-		t.Errorf("%d connections for %v", len(from), asked)
+		t.Errorf("%d connections for %v, want at most 15", len(from), asked)
 	}
 	clear(from)
 	clear(asked)
@@ -423,6 +423,6 @@ func TestKeepsConnections(t *testing.T) {
 	mu.Unlock()
 	w.until("each is asked over a new connection", often(60))
 	if n := testutil.CollectAndCount(w.nurse.failed); n > 0 {
-		t.Errorf("%d kinds of failures", n)
+		t.Errorf("%d kinds of failures, want 0", n)
 	}
 }

@@ -96,7 +96,7 @@ func TestBirth(t *testing.T) {
 		}
 		server.Close()
 		if got := birth(t.Context()); got != "" {
-			t.Errorf("%q of a server that has gone", got)
+			t.Errorf("%q of a server that has gone, want %q", got, "")
 		}
 	}
 }

@@ -105,10 +105,10 @@ func TestEnginesTell(t *testing.T) {
 
 func TestSum(t *testing.T) {
 	if got := sumRanks(map[int]gauges{0: {1, 2, 0.5}, 3: {10, 20, -1}, 5: {0, 0, 0.25}}); got != (gauges{11, 22, 0.375}) {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want %+v", got, gauges{11, 22, 0.375})
 	}
 	if got := sumRanks(map[int]gauges{0: {1, 0, -1}}); got != (gauges{1, 0, -1}) {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want %+v", got, gauges{1, 0, -1})
 	}
 }
 
@@ -173,7 +173,7 @@ func BenchmarkPage(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if got, err := parsePage(loadOf("vllm"), strings.NewReader(text)); err != nil || len(got.ranks) != 9 {
-			b.Fatal(got, err)
+			b.Fatalf("%+v %v: got %d, want no error, 9", got, err, len(got.ranks))
 		}
 	}
 }

@@ -40,16 +40,16 @@ func TestTLSIsNamed(t *testing.T) {
 		}()
 		_, err = get(t.Context(), rules.NewClient(healthTime, nil), "http://"+lis.Addr().String()+"/health", nil)
 		if err == nil {
-			t.Fatal("it answered")
+			t.Fatalf("it answered: got %v, want an error", err)
 		}
 		if got := faultOf(t.Context(), lis.Addr().String(), err); string(got) != c.want {
 			t.Errorf("%s: %q after %v", name, got, err)
 		}
 	}
 	if f := hint(t.Context(), with.Listener.Addr().String(), http.StatusBadRequest); f.String != rules.TLS.Error() {
-		t.Errorf("%+v", f)
+		t.Errorf("got %+v, want String %q", f, rules.TLS.Error())
 	}
 	if f := hint(t.Context(), "127.0.0.1:1", http.StatusUnauthorized); f.String != rules.KeyHint {
-		t.Errorf("%+v", f)
+		t.Errorf("got %+v, want String %q", f, rules.KeyHint)
 	}
 }

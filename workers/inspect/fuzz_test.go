@@ -59,7 +59,7 @@ func FuzzAsk(f *testing.F) {
 			}
 		}
 		if len(got.Events) > 1024 {
-			t.Fatalf("%d ranks", len(got.Events))
+			t.Fatalf("%d ranks, want at most 1024", len(got.Events))
 		}
 		for _, e := range got.Events {
 			for _, socket := range []string{e.Pub, e.Replay} {

@@ -142,7 +142,7 @@ func TestHostile(t *testing.T) {
 			}
 			f.Owner = ""
 			if text := fmt.Sprint(err, f.EngineModel, f.Version, f.Served, f.PrefixCaching); strings.Contains(text, "secret") {
-				t.Errorf("quoted: %s", text)
+				t.Errorf("quoted: got %s, want no %q in it", text, "secret")
 			}
 			for _, e := range f.Events {
 				if !strings.HasPrefix(e.Pub, "tcp://127.0.0.1:") {

@@ -35,6 +35,6 @@ func TestFoundOut(t *testing.T) {
 	}
 	w.Adapters = []string{"sql", "poems"}
 	if found := Settings(t.Context(), p.client, w, w.Ours.Model()); len(found) > 0 {
-		t.Errorf("all is as configured: %+v", found)
+		t.Errorf("all is as configured: got %+v, want 0 of them", found)
 	}
 }

@@ -27,11 +27,11 @@ func FuzzAnswers(f *testing.F) {
 		p.client.Transport = answers{"/v1/models": models, "/version": version, "/metrics": page, "/tokenize": tokens}
 		found := p.probeWorker(t.Context(), &Worker{Name: "w", Addr: "10.0.0.1:8000", Model: "m", Names: []string{"m"}, Ours: m})
 		if len(found) == 0 || len(found) > 2*1024 {
-			t.Fatalf("%d findings", len(found))
+			t.Fatalf("%d findings, want some, at most %d", len(found), 2*1024)
 		}
 		for _, one := range found {
 			if len(one.Detail) > 2000 {
-				t.Fatalf("a detail of %d bytes", len(one.Detail))
+				t.Fatalf("a detail of %d bytes, want at most 2000", len(one.Detail))
 			}
 		}
 	})

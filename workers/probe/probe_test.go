@@ -122,7 +122,7 @@ func TestDifferences(t *testing.T) {
 	} {
 		r := probed(t, worker(t, sim.Config{}, c.edit).Addr(), m)
 		if r.Verdict != Differs || len(r.Findings) != 6 {
-			t.Errorf("%s: %s", c.what, brief(r))
+			t.Errorf("%s: %s; got %q, %d, want %q, 6", c.what, brief(r), r.Verdict, len(r.Findings), Differs)
 			continue
 		}
 		for i, f := range r.Findings {
@@ -249,7 +249,7 @@ func TestHostileWorkers(t *testing.T) {
 		s.Close()
 	}
 	if elsewhere.Load() != 0 {
-		t.Error("a redirect was followed")
+		t.Errorf("a redirect was followed: got %d, want 0", elsewhere.Load())
 	}
 }
 
@@ -288,7 +288,7 @@ func TestSGLang(t *testing.T) {
 			return
 		}
 		if r.URL.Path != "/tokenize" {
-			t.Errorf("asked for %s", r.URL.Path)
+			t.Errorf("asked for %s, want %q", r.URL.Path, "/tokenize")
 		}
 		var body map[string]any
 		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
@@ -351,14 +351,14 @@ func TestRun(t *testing.T) {
 	until := func(what string, cond func() bool) {
 		t.Helper()
 		if err := lab.WaitFor(t.Context(), what, cond); err != nil {
-			t.Fatal(err, fmt.Sprintf("%+v", p.Results()))
+			t.Fatalf("got %v %q, want no error", err, fmt.Sprintf("%+v", p.Results()))
 		}
 	}
 	until("three tries", func() bool { return counted("late", Unreachable) >= 3 })
 	ready.Store(true)
 	until("an answer", func() bool { return p.Results()[1].Verdict == Absent })
 	if n := counted("good", Equal); n != 6 {
-		t.Errorf("%d comparisons of a worker that answered at once", n)
+		t.Errorf("%d comparisons of a worker that answered at once, want 6", n)
 	}
 	p.Again()
 	until("a second probe", func() bool { return counted("good", Equal) == 12 })
