@@ -166,7 +166,7 @@ func TestEncoders(t *testing.T) {
 			t.Errorf("%s, %s in mode %s: exact %v, %v", c.arch, c.engine, c.mode, exact, err)
 		}
 		if p, err := readOne(t, m, "/v1/completions", `{"model":"m","prompt":"x"}`); err != nil || !p.Exact {
-			t.Errorf("%s, %s: text exact %v, %v", c.arch, c.engine, p.Exact, err)
+			t.Errorf("%s, %s: text exact %v, %v, want no error, true", c.arch, c.engine, p.Exact, err)
 		}
 	}
 }
@@ -209,10 +209,10 @@ func TestNamesByArchitecture(t *testing.T) {
 	}
 	half := clear(plain)
 	if before, since := names(qwen, "0.32.0", half), names(qwen, "0.33.0", half); before[0] == since[0] {
-		t.Errorf("RGB with a transparent colour: %v in 0.32 and in 0.33", before)
+		t.Errorf("RGB with a transparent colour: got %v in 0.32 and in 0.33, want [0] other than %q", before, since[0])
 	}
 	if before, since := names(qwen, "0.32.0", plain), names(qwen, "0.33.0", plain); !slices.Equal(before, since) {
-		t.Errorf("RGB: %v in 0.32, %v in 0.33", before, since)
+		t.Errorf("RGB: got %v in 0.32, %v in 0.33, want %q", before, since, since)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestNamesInABatch(t *testing.T) {
 	conversation := gjson.Get(one, "messages").Raw
 	for i, list := range names("/v1/chat/completions/batch", `{"model":"m","messages":[`+conversation+`,`+conversation+`]}`) {
 		if !slices.Equal(list, alone) {
-			t.Errorf("conversation %d of the batch: %v, alone %v", i, list, alone)
+			t.Errorf("conversation %d of the batch: got %v, alone %v, want %q", i, list, alone, alone)
 		}
 	}
 }

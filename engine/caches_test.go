@@ -20,7 +20,7 @@ func TestSeveralCaches(t *testing.T) {
 		`not json`: false,
 	} {
 		if got := severalCaches(fstest.MapFS{"config.json": {Data: []byte(config)}}); got != want {
-			t.Errorf("%s: %v", config, got)
+			t.Errorf("%s: got %v, want %v", config, got, want)
 		}
 	}
 	if severalCaches(fstest.MapFS{}) {

@@ -197,7 +197,7 @@ func TestInjectedIsForVLLM(t *testing.T) {
 		s := DefaultServer()
 		s.Engine, s.EngineVersion, s.MediaNames = engine, version, "injected"
 		if err := s.Check(); err == nil || !strings.Contains(err.Error(), "media_names") {
-			t.Errorf("%s %s: %v", engine, version, err)
+			t.Errorf("%s %s: got %v, want an error, %q in it", engine, version, err, "media_names")
 		}
 	}
 }
@@ -243,7 +243,8 @@ func apply(t testing.TB, text string, list []body.Edit) string {
 	at := 0
 	for _, e := range list {
 		if e.From < at || e.To < e.From || e.To > len(text) {
-			t.Fatalf("edit [%d, %d) after %d in %d bytes", e.From, e.To, at, len(text))
+			t.Fatalf("edit [%d, %d) after %d in %d bytes, want at least %d, at least %d, at most %d",
+				e.From, e.To, at, len(text), at, e.From, len(text))
 		}
 		out.WriteString(text[at:e.From])
 		out.Write(e.Text)

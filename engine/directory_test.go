@@ -170,9 +170,9 @@ func TestRulesDoNotGrow(t *testing.T) {
 	}
 	s.EngineModel = "another"
 	if len(media.keys) != 1 {
-		t.Errorf("%d rules of one server", len(media.keys))
+		t.Errorf("%d rules of one server, want 1", len(media.keys))
 	}
 	if _, err := Load("m", example, s, media); err != nil || len(media.keys) != 2 {
-		t.Errorf("%d rules of two servers, %v", len(media.keys), err)
+		t.Errorf("%d rules of two servers, %v, want no error, 2", len(media.keys), err)
 	}
 }

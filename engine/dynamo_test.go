@@ -40,7 +40,7 @@ func TestConformanceDynamoRequests(t *testing.T) {
 		}
 		p, err := m.Read(context.Background(), "/v1/chat/completions", "", &req)
 		if err != nil {
-			t.Fatalf("request %d: %v", i, err)
+			t.Fatalf("request %d: got %v, want no error", i, err)
 		}
 		var names []string
 		for _, md := range p.List[0].Media {

@@ -65,7 +65,7 @@ func TestFacts(t *testing.T) {
 		var skeleton body.Skeleton
 		var req body.Request
 		if err := body.Read([][]byte{[]byte(text + "}")}, &skeleton, &req); err != nil {
-			t.Fatalf("%s: %v", c.fields, err)
+			t.Fatalf("%s: got %v, want no error", c.fields, err)
 		}
 		read, err := live.Model().Read(t.Context(), c.path, c.lora, &req)
 		f := read.Facts

@@ -57,6 +57,6 @@ func TestVisionFamily(t *testing.T) {
 		t.Errorf("%v, want the list of families", err)
 	}
 	if _, err := Load("m", dir, s, known.Media); err == nil || !strings.Contains(err.Error(), "vision_family") {
-		t.Errorf("loaded: %v", err)
+		t.Errorf("loaded: got %v, want an error, %q in it", err, "vision_family")
 	}
 }

@@ -41,7 +41,7 @@ func TestRequestFields(t *testing.T) {
 		files = []string{made}
 	}
 	if err != nil || len(files) == 0 {
-		t.Fatal("no lists", err)
+		t.Fatalf("no lists %v: got %d, want no error, some", err, len(files))
 	}
 	sources := golden.Source(t, "../prompt", "../prompt/vision", "../body", "vllm", "sglang", "trtllm", "dynamo", ".")
 	known := map[string]bool{}

@@ -49,7 +49,8 @@ func TestHundredImages(t *testing.T) {
 			}
 		}
 		if p.Exact || p.Why != inexactBudget || len(names) != 50 || p.HashableIDs < 50*10 {
-			t.Errorf("exact %v, %q, %d ids sure; %d images named", p.Exact, p.Why, p.HashableIDs, len(names))
+			t.Errorf("exact %v, %q, %d ids sure; %d images named, want false, %q, 50, at least %d",
+				p.Exact, p.Why, p.HashableIDs, len(names), inexactBudget, 50*10)
 		}
 		until(t, "the host is asked", func() bool { return asked.Load() > 0 }) // downloads continue
 	})

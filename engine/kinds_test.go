@@ -54,11 +54,12 @@ func TestOneMediumManyWays(t *testing.T) {
 	before := asked.Load()
 	for i, part := range append(ways("video"), one(`{"type":"video_url","video_url":{"url":"data:video/jpeg;base64,AAAA,AAAA"}}`)) {
 		if p, _ := read(t, m, chatPath, part); p.Exact || p.HashableIDs == 0 || p.HashableIDs != len(p.IDs) || p.Why == "" {
-			t.Errorf("video, way %d: exact %v, %d of %d ids sure, %q", i, p.Exact, p.HashableIDs, len(p.IDs), p.Why)
+			t.Errorf("video, way %d: exact %v, %d of %d ids sure, %q, want false, some, %d, some",
+				i, p.Exact, p.HashableIDs, len(p.IDs), p.Why, len(p.IDs))
 		}
 	}
 	if n := asked.Load(); n != before {
-		t.Errorf("%d downloads of videos", n-before)
+		t.Errorf("%d downloads of videos: got %d, want %d", n-before, n, before)
 	}
 	m.Server.AllowedMediaDomains = []string{"images.example"}
 	for _, kind := range []string{"image", "video", "audio"} {
@@ -83,7 +84,7 @@ func TestLastIdentity(t *testing.T) {
 	m := loadShipped(t, func(*Server, *Media) {})
 	first, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=1", ""))
 	if !first.Exact || first.Media[0].Alias == 0 {
-		t.Fatalf("the first time: %+v", first)
+		t.Fatalf("the first time: got %+v, want Exact true, Media[0].Alias some", first)
 	}
 	m.Media.budget.Store(int64(time.Millisecond))
 	again, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=2", ""))

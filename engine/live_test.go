@@ -111,7 +111,7 @@ func TestReload(t *testing.T) {
 	f.ticks(2)
 	f.want(1, 0)
 	if got := f.render("x"); got != "new x" {
-		t.Errorf("rendered %q after the change", got)
+		t.Errorf("rendered %q after the change, want %q", got, "new x")
 	}
 	if m := f.live.Model(); m == old || m.first != old.first || m.keys != old.keys || m.Media != old.Media {
 		t.Error("what was learned of images did not survive")
@@ -121,26 +121,26 @@ func TestReload(t *testing.T) {
 	f.ticks(3 * retryAfter)
 	f.want(1, 1)
 	if got := f.render("x"); got != "new x" {
-		t.Errorf("rendered %q after a change that does not load", got)
+		t.Errorf("rendered %q after a change that does not load, want %q", got, "new x")
 	}
 	os.Remove(filepath.Join(dir, "tokenizer.json")) // a different error
 	f.ticks(3)
 	f.want(1, 2)
 	if !strings.Contains(f.errs[1].Error(), "no tokenizer") {
-		t.Errorf("told %v", f.errs[1])
+		t.Errorf("told %v, want %q in it", f.errs[1], "no tokenizer")
 	}
 	write(t, dir, map[string]string{"tokenizer.json": "<example>"})
 	put(template, "again {{ messages[0].content }}")
 	f.ticks(2)
 	f.want(2, 2)
 	if got := f.render("x"); got != "again x" {
-		t.Errorf("rendered %q after the repair", got)
+		t.Errorf("rendered %q after the repair, want %q", got, "again x")
 	}
 	os.RemoveAll(dir)
 	f.ticks(3)
 	f.want(2, 3)
 	if got := f.render("x"); got != "again x" {
-		t.Errorf("rendered %q without a directory", got)
+		t.Errorf("rendered %q without a directory, want %q", got, "again x")
 	}
 }
 
@@ -219,6 +219,6 @@ func TestReloadFollowsRevision(t *testing.T) {
 	f.ticks(2)
 	f.want(1, 0)
 	if got := f.render("x"); got != "newer x" || before == got {
-		t.Errorf("rendered %q, before %q", got, before)
+		t.Errorf("rendered %q, before %q, want %q, other than %q", got, before, "newer x", got)
 	}
 }

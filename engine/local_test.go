@@ -79,7 +79,7 @@ func TestLocal(t *testing.T) {
 		}
 		if c.why == "" && !c.refused {
 			if file, err := src.Decode(7); err != nil || string(file) != "image" {
-				t.Errorf("%s: %q %v", c.url, file, err)
+				t.Errorf("%s: %q %v; got %q, want no error, %q", c.url, file, err, string(file), "image")
 			}
 		}
 	}
@@ -89,12 +89,12 @@ func TestLocal(t *testing.T) {
 	}
 	m.rules = RulesOf("trtllm", "1.3.0") // it lacks this rule, and accepts paths
 	if _, why, err := m.local(t.Context(), 0, root+"/in", new(Medium)); why != inexactNoFile || err != nil {
-		t.Errorf("TensorRT-LLM, without a directory: %q %v", why, err)
+		t.Errorf("TensorRT-LLM, without a directory: got %q %v, want %q, no error", why, err, inexactNoFile)
 	}
 	m.Server.AllowedLocalMediaPath = root
 	for path, want := range map[string]string{root + "/a b.png": "", root + "/a%20b.png": inexactNoFile, "a b.png": inexactNoFile} {
 		if src, why, _ := m.local(t.Context(), 0, path, new(Medium)); why != want {
-			t.Errorf("TensorRT-LLM, %s: %q", path, why)
+			t.Errorf("TensorRT-LLM, %s: got %q, want %q", path, why, want)
 		} else if file, err := src.Decode(7); want == "" && (err != nil || string(file) != "image") {
 			t.Errorf("TensorRT-LLM, %s: %q %v", path, file, err)
 		}
@@ -122,18 +122,18 @@ func TestLocalOnce(t *testing.T) {
 		var md Medium
 		src, why, _ := m.local(t.Context(), 0, "file://"+path, &md)
 		if why != "" {
-			t.Fatal(why)
+			t.Fatalf("got %q, want %q", why, "")
 		}
 		return md.Facts.ID, src
 	}
 	write("one", long)
 	first, src := id()
 	if b, err := src.Decode(3); err != nil || string(b) != "one" {
-		t.Errorf("bytes of a known file: %q %v", b, err)
+		t.Errorf("bytes of a known file: %q %v; got %q, want no error, %q", b, err, string(b), "one")
 	}
 	write("two", long) // all attributes are the same, so it is not read again
 	if again, _ := id(); again != first {
-		t.Error("a known file was read again")
+		t.Errorf("a known file was read again: got %v, want %v", again, first)
 	}
 	write("six", long.Add(time.Second))
 	if b, err := src.Decode(3); err == nil && len(b) != 0 {
@@ -158,7 +158,7 @@ func TestLocalOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if _, why, err := m.local(ctx, 0, "file://"+path, new(Medium)); why != inexactSlowFile || err != nil {
-		t.Errorf("with all hands full: %q %v", why, err)
+		t.Errorf("with all hands full: got %q %v, want %q, no error", why, err, inexactSlowFile)
 	}
 	var full atomic.Int64
 	shared.NoRoom = func(what string) {
@@ -170,7 +170,7 @@ func TestLocalOnce(t *testing.T) {
 		shared.locals.known.Add(localFile{ino: uint64(i)}, localResult{})
 	}
 	if n := shared.locals.known.Len(); n > maxKnownFiles || full.Load() < 100 {
-		t.Errorf("%d files remembered, %d forgotten", n, full.Load())
+		t.Errorf("%d files remembered, %d forgotten, want at most %d, at least 100", n, full.Load(), maxKnownFiles)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestLocalFilesAreShared(t *testing.T) {
 		inBackground(over, hostile, &m.Media.locals, nil, func() bool { <-hangs; return true })
 	}
 	if n := m.Media.locals.places.Taken(); n < maxOpenFiles/2 {
-		t.Fatalf("only %d of the hostile client's files hang", n)
+		t.Fatalf("only %d of the hostile client's files hang, want at least %d", n, maxOpenFiles/2)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -201,7 +201,7 @@ func TestLocalFilesAreShared(t *testing.T) {
 	}
 	req.Client = victim
 	if ps, err := m.Read(ctx, chatPath, "", &req); err != nil || !ps.List[0].Exact {
-		t.Errorf("another client's file: %v, %+v", err, ps)
+		t.Errorf("another client's file: got %v, %+v, want no error, List[0].Exact true", err, ps)
 	}
 }
 
@@ -220,7 +220,7 @@ func TestLocalDirectoryIsMissing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(strings.Join(m.Warnings(), "\n"), "allowed_local_media_path"); got != told {
-			t.Errorf("%s: told %v", path, got)
+			t.Errorf("%s: told %v, want %v", path, got, told)
 		}
 	}
 }

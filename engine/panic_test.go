@@ -30,7 +30,7 @@ func TestPanicCostsOneMedium(t *testing.T) {
 			t.Errorf("exact %v (%s), %d of %d tokens, %+v", p.Exact, p.Why, p.HashableIDs, len(p.IDs), p.Media)
 		}
 		if told.Load() != int32(n+1) {
-			t.Errorf("told %d times", told.Load())
+			t.Errorf("told %d times, want %d", told.Load(), int32(n+1))
 		}
 	}
 }
@@ -45,10 +45,10 @@ func TestPanicBeside(t *testing.T) {
 			t.Fatalf("found %d", n)
 		}
 		if where := <-told; where != "local file" {
-			t.Errorf("told of %q", where)
+			t.Errorf("told of %q, want %q", where, "local file")
 		}
 	}
 	if n, ok := inBackground(t.Context(), 0, &x, nil, func() int { return 7 }); n != 7 || !ok {
-		t.Errorf("%d, %v", n, ok)
+		t.Errorf("got %d, %v, want 7, true", n, ok)
 	}
 }

@@ -130,7 +130,8 @@ func TestDefaultsOfEngines(t *testing.T) {
 		s.DefaultsOf(func(string) bool { return false })
 		r := s.Rules()
 		if s.EngineVersion != want.release || s.BlockSize != want.blockSize || !r.EventsIncludeMedia {
-			t.Errorf("%s: release %s, blocks of %d, events tell media %v", name, s.EngineVersion, s.BlockSize, r.EventsIncludeMedia)
+			t.Errorf("%s: release %s, blocks of %d, events tell media %v, want %q, %d, true",
+				name, s.EngineVersion, s.BlockSize, r.EventsIncludeMedia, want.release, want.blockSize)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func TestPublisherDies(t *testing.T) {
 	pub.Close()
 	wait(t, func() bool { return mine.Age(time.Now()) > 0 })
 	if age := other.Age(time.Now()); age != 0 {
-		t.Errorf("another worker's stream is away for %v", age)
+		t.Errorf("another worker's stream is away for %v, want 0", age)
 	}
 }
 

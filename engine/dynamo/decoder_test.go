@@ -75,7 +75,7 @@ func checkCapture(t *testing.T, list []captured) (events int, ranks map[Key]bool
 		}
 		b, err := decoders[k].Decode(e.Payload)
 		if err != nil || len(b.Events) == 0 || b.Bad+b.Unknown+b.UnknownKeys > 0 {
-			t.Fatalf("%v: %+v", err, b)
+			t.Fatalf("%v: %+v; got %d, %d, want no error, some, 0", err, b, len(b.Events), b.Bad+b.Unknown+b.UnknownKeys)
 		}
 		events += len(b.Events)
 		for _, ev := range b.Events {
@@ -84,7 +84,7 @@ func checkCapture(t *testing.T, list []captured) (events int, ranks map[Key]bool
 			}
 		}
 		if b, err := other.Decode(e.Payload); err != nil || len(b.Events) > 0 {
-			t.Errorf("another's events: %v %v", b.Events, err)
+			t.Errorf("another's events: got %v %v, want no error, 0 of them", b.Events, err)
 		}
 	}
 	return events, ranks
@@ -128,7 +128,7 @@ func same(t testing.TB, a, b []byte) bool {
 	ka, oka, _ := peek(a)
 	kb, okb, _ := peek(b)
 	if !oka || !okb || ka != kb {
-		t.Errorf("peeked %v %v and %v %v", ka, oka, kb, okb)
+		t.Errorf("peeked %v %v and %v %v, want true, true, %+v", ka, oka, kb, okb, kb)
 	}
 	da, db := Decoder{Key: ka}, Decoder{Key: ka}
 	x, err1 := da.Decode(a)
@@ -177,12 +177,12 @@ func TestForms(t *testing.T) {
 	}
 	for _, cut := range []string{``, "\x91", string(pack(t, stored)[:40]), "\xa1x", "\x07", stored} {
 		if _, err := new(Decoder).Decode([]byte(cut)); err == nil {
-			t.Errorf("%q was read", cut)
+			t.Errorf("%q was read: got %v, want an error", cut, err)
 		}
 	}
 	whole := pack(t, `[`+stored+`]`)
 	if _, err := new(Decoder).Decode(whole[:len(whole)-3]); err == nil {
-		t.Error("a cut list was read")
+		t.Errorf("a cut list was read: got %v, want an error", err)
 	}
 }
 
@@ -196,10 +196,10 @@ func TestUnknownKeys(t *testing.T) {
 		}
 		d := Decoder{Key: Key{1<<64 - 1, 3}, BlockSize: 16}
 		if got, err := d.Decode(pack(t, text)); err != nil || len(got.Events) != 1 || got.UnknownKeys != want || got.UnknownKey != key {
-			t.Errorf("behind %q: %v, %+v", at, err, got)
+			t.Errorf("behind %q: %v, %+v; got %d, want no error, 1, UnknownKeys %d, UnknownKey %q", at, err, got, len(got.Events), want, key)
 		}
 		if got, err := new(Decoder).Decode(pack(t, text)); err != nil || got.UnknownKeys > 0 {
-			t.Errorf("behind %q, of another rank: %v, %+v", at, err, got)
+			t.Errorf("behind %q, of another rank: got %v, %+v, want no error, UnknownKeys 0", at, err, got)
 		}
 	}
 }
@@ -246,16 +246,16 @@ func TestEnvelope(t *testing.T) {
 	b[0]++ // and the payload
 	b = msgp.AppendBytes(msgp.AppendString(b, "payload"), payload)
 	if e, err := readEnvelope(b); err != nil || !reflect.DeepEqual(e, envelope{[]byte(topic), 9, 4, payload}) {
-		t.Errorf("%+v %v", e, err)
+		t.Errorf("got %+v %v, want no error, %+v", e, err, envelope{[]byte(topic), 9, 4, payload})
 	}
 	for _, bad := range []string{`{"payload":[1]}`, ``, "\x80", "\x81\xa1x"} {
 		if e, err := readEnvelope([]byte(bad)); err == nil {
-			t.Errorf("%q: %+v", bad, e)
+			t.Errorf("%q: %+v; got %v, want an error", bad, e, err)
 		}
 	}
 	for _, bad := range [][]byte{nil, {1, 0, 0, 0}, {2, 0, 0, 0, 0}, {1, 0, 0, 0, 2, 9}} {
 		if _, err := unframe(bad); err == nil {
-			t.Errorf("frame %v was read", bad)
+			t.Errorf("frame %v was read: got %v, want an error", bad, err)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func FuzzDiscover(f *testing.F) {
 		}
 		for _, w := range d.Workers {
 			if w.FirstRank < 0 || w.Ranks < 1 || w.Ranks > maxDataParallel || w.BlockSize < 0 {
-				t.Fatalf("%+v", w)
+				t.Fatalf("got %+v, want FirstRank at least 0, Ranks some, Ranks at most %d, BlockSize at least 0", w, maxDataParallel)
 			}
 		}
 	})

@@ -22,7 +22,7 @@ func TestMediaNames(t *testing.T) {
 	in := &prompt.Medium{Source: gjson.Get(skeleton.JSON(), "u")}
 	marked := UUID(mmhash.ContentID{0x12, 0x34})
 	if marked != "1234000000000000"+uuidMark {
-		t.Fatalf("uuid %q", marked)
+		t.Fatalf("uuid %q, want %q", marked, "1234000000000000"+uuidMark)
 	}
 	for what, c := range map[string]struct {
 		md    rules.Naming

@@ -27,7 +27,7 @@ func TestManyRanks(t *testing.T) {
 		}
 	}
 	if told != 1 || p.Refused() != 3 {
-		t.Errorf("told %d times, %d refused", told, p.Refused())
+		t.Errorf("told %d times, %d refused, want 1, 3", told, p.Refused())
 	}
 	p.Source(Key{Worker: 0, Rank: 1}) // discovery has found one
 	if p.deliver(Key{Worker: 1 << 40}, 1, 0, nil) == nil {

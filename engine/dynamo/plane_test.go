@@ -129,11 +129,11 @@ func TestPlaneGap(t *testing.T) {
 	}
 	p.deliver(k, 9, 2, pack(t, other))
 	if s := wait(2); !s.Partial || s.Gaps != 1 || s.Doubtful != 1 || ix.HeldBlocks(sink.Slot()) != 2 {
-		t.Errorf("after a gap: %+v, %d held", s, ix.HeldBlocks(sink.Slot()))
+		t.Errorf("after a gap: got %+v, %d held, want Partial true, Gaps 1, Doubtful 1, 2", s, ix.HeldBlocks(sink.Slot()))
 	}
 	p.deliver(k, 10, 0, pack(t, root))
 	if s := wait(3); s.Partial || s.Restarts != 1 {
-		t.Errorf("another publisher: %+v", s)
+		t.Errorf("another publisher: got %+v, want Partial false, Restarts 1", s)
 	}
 }
 
@@ -160,29 +160,29 @@ func TestDiscover(t *testing.T) {
 		}
 		d, err := discover(root, s, now)
 		if err != nil || len(d.Workers) != want.workers || len(d.Endpoints) != want.endpoints {
-			t.Fatalf("%s: %v %+v", name, err, d)
+			t.Fatalf("%s: %v %+v; got %d, %d, want no error, %d, %d", name, err, d, len(d.Workers), len(d.Endpoints), want.workers, want.endpoints)
 		}
 		for _, w := range d.Workers {
 			if w.Ranks != want.ranks || w.BlockSize != 16 || w.Host != "127.0.0.1" || w.ID == 0 {
-				t.Errorf("%s: %+v", name, w)
+				t.Errorf("%s: got %+v, want Ranks %d, BlockSize 16, Host %q, ID some", name, w, want.ranks, "127.0.0.1")
 			}
 		}
 		if d, err := discover(root, Scope{"dynamo", "backend", "gen"}, now); err != nil || len(d.Workers)+len(d.Endpoints) > 0 {
-			t.Errorf("%s: another endpoint has %+v %v", name, d, err)
+			t.Errorf("%s: another endpoint has %+v %v; got %d, want no error, 0", name, d, err, len(d.Workers)+len(d.Endpoints))
 		}
 		if d, err := discover(root, s, now.Add(time.Hour)); err != nil || len(d.Workers)+len(d.Endpoints) > 0 {
-			t.Errorf("%s: dead records count: %+v %v", name, d, err)
+			t.Errorf("%s: dead records count: %+v %v; got %d, want no error, 0", name, d, err, len(d.Workers)+len(d.Endpoints))
 		}
 		if err := os.WriteFile(filepath.Join(root, "v1/instances/dynamo%2Fbackend%2Fgenerate%2Fbad"), []byte(`{"instance_id":`),
 			0o644); err != nil {
 			t.Fatal(err)
 		}
 		if d, err := discover(root, s, now); err != nil || len(d.Workers) != want.workers {
-			t.Errorf("%s: with a record half written: %+v %v", name, d, err)
+			t.Errorf("%s: with a record half written: %+v %v; got %d, want no error, %d", name, d, err, len(d.Workers), want.workers)
 		}
 	}
 	if d, err := discover(filepath.Join(t.TempDir(), "none"), s, now); err != nil || len(d.Workers) > 0 {
-		t.Errorf("no folder: %+v %v", d, err)
+		t.Errorf("no folder: %+v %v; got %d, want no error, 0", d, err, len(d.Workers))
 	}
 }
 
@@ -218,6 +218,6 @@ func TestDiscoverRanks(t *testing.T) {
 
 func TestSubjectNames(t *testing.T) {
 	if got := segment("a.b/c-d_e"); got != "a%2Eb%2Fc-d_e" {
-		t.Errorf("segment %q", got)
+		t.Errorf("segment %q, want %q", got, "a%2Eb%2Fc-d_e")
 	}
 }

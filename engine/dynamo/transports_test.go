@@ -92,7 +92,7 @@ func TestFollow(t *testing.T) {
 		return nil
 	}
 	if w := next(); len(w) != 0 {
-		t.Fatalf("no folder: %v", w)
+		t.Fatalf("no folder: got %v, want 0 of them", w)
 	}
 	var files []string
 	for _, c := range load(t, "discovery.jsonl.gz") {
@@ -136,6 +136,6 @@ func TestFollow(t *testing.T) {
 	stop()
 	<-ended
 	if len(found)+len(failed) > 0 {
-		t.Errorf("told twice: %d findings, %d failures", len(found), len(failed))
+		t.Errorf("told twice: %d findings, %d failures; got %d, want 0", len(found), len(failed), len(found)+len(failed))
 	}
 }

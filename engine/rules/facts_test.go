@@ -25,7 +25,7 @@ func TestDiffers(t *testing.T) {
 		now := was
 		c.change(&now)
 		if got := was.Differs(&now); got != c.want {
-			t.Errorf("%s: %v", what, got)
+			t.Errorf("%s: got %v, want %v", what, got, c.want)
 		}
 	}
 }

@@ -134,7 +134,7 @@ func TestConformanceCacheTrees(t *testing.T) {
 				steps++
 			}
 			if bad > 0 {
-				t.Errorf("%d events were not read", bad)
+				t.Errorf("%d events were not read, want 0", bad)
 			}
 		})
 	}
@@ -167,7 +167,7 @@ func TestConformanceServerText(t *testing.T) {
 		want := localsOfIDs(s.Request.IDs, 16, s.Request.Salt, "", false)
 		if s.Response.Meta.Cached != nil && len(want) > 0 && s.Request.ExtraKey == "" {
 			if n := min(held.leading(want)*16, (len(s.Request.IDs)-1)/16*16); n != *s.Response.Meta.Cached {
-				t.Errorf("%s: %d tokens predicted, %d reported", s.Step, n, *s.Response.Meta.Cached)
+				t.Errorf("%s: got %d tokens predicted, %d reported, want %d", s.Step, n, *s.Response.Meta.Cached, *s.Response.Meta.Cached)
 			}
 			compared++
 		}
@@ -186,7 +186,7 @@ func TestConformanceServerText(t *testing.T) {
 		}
 	}
 	if bad > 0 || compared == 0 {
-		t.Errorf("%d events not read, %d compared", bad, compared)
+		t.Errorf("%d events not read, %d compared, want 0, some", bad, compared)
 	}
 	t.Logf("conformance: %d requests, %d with cached tokens compared, %d blocks", len(rec.Steps), compared, blocks)
 }

@@ -46,7 +46,8 @@ func TestReleases(t *testing.T) {
 					t.Fatal(err)
 				}
 				if batch.Bad+batch.Unknown+batch.UnknownKeys > 0 || len(batch.Events) != len(r.Events) {
-					t.Fatalf("%+v of %d events", batch, len(r.Events))
+					t.Fatalf("%+v of %d events: got %d, %d, want 0, %d",
+						batch, len(r.Events), batch.Bad+batch.Unknown+batch.UnknownKeys, len(batch.Events), len(r.Events))
 				}
 				check(t, batch.Events)
 			}
@@ -57,7 +58,7 @@ func TestReleases(t *testing.T) {
 func check(t *testing.T, events []kvevent.Event) {
 	t.Helper()
 	if events[0].Kind != kvevent.Cleared {
-		t.Errorf("first: %v", events[0].Kind)
+		t.Errorf("first: got %v, want %v", events[0].Kind, kvevent.Cleared)
 	}
 	var stored []kvevent.Event
 	for _, e := range events {
@@ -92,7 +93,7 @@ func check(t *testing.T, events []kvevent.Event) {
 			salt = "tenant-a"
 		case 10:
 			if e.Session != "s1" {
-				t.Errorf("session %q", e.Session)
+				t.Errorf("session %q, want %q", e.Session, "s1")
 			}
 		case 11:
 			lora = "adapter-x"
@@ -169,7 +170,7 @@ func TestOneBadEvent(t *testing.T) {
 		var d Decoder
 		got, err := d.Decode(batch(encode(t, good), encode(t, c.event), encode(t, good)))
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want no error", name, err)
 			continue
 		}
 		if got.Bad != c.bad || got.Unknown != c.unknown || len(got.Events) != 2 ||
@@ -181,7 +182,7 @@ func TestOneBadEvent(t *testing.T) {
 	whole := batch(encode(t, good))
 	for cut := range whole[:len(whole)-1] {
 		if got, err := d.Decode(whole[:cut]); err == nil || len(got.Events) > 0 {
-			t.Fatalf("cut at %d: %d events, error %v", cut, len(got.Events), err)
+			t.Fatalf("cut at %d: got %d events, error %v, want an error, 0", cut, len(got.Events), err)
 		}
 	}
 }
@@ -193,7 +194,7 @@ func TestKeysOfVLLM(t *testing.T) {
 			"token_ids": []any{1, 2}, "block_size": 2, key: v}
 		var d Decoder
 		if got, err := d.Decode(batch(encode(t, e))); err != nil || got.UnknownKeys != 1 || got.UnknownKey != key || len(got.Events) != 1 {
-			t.Errorf("%s: %v, %+v", key, err, got)
+			t.Errorf("%s: %v, %+v; got %d, want no error, UnknownKeys 1, UnknownKey %q, 1", key, err, got, len(got.Events), key)
 		}
 	}
 }
@@ -209,7 +210,7 @@ func TestPads(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(got, []uint64{1 << 40, 1<<40 + 1, 1<<40 + 2, 1<<40 + 3}) {
-		t.Errorf("told %d", got)
+		t.Errorf("told %d, want %v", got, []uint64{1 << 40, 1<<40 + 1, 1<<40 + 2, 1<<40 + 3})
 	}
 }
 
@@ -248,7 +249,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 	run()
 	if n := testing.AllocsPerRun(10, run); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want 0", n)
 	}
 }
 

@@ -27,7 +27,7 @@ func TestAsk(t *testing.T) {
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/server_info" {
-				t.Errorf("asked for %s", r.URL.Path)
+				t.Errorf("asked for %s, want %q", r.URL.Path, "/server_info")
 			}
 			w.WriteHeader(c.status)
 			fmt.Fprint(w, c.body)
@@ -42,7 +42,7 @@ func TestAsk(t *testing.T) {
 			continue
 		}
 		if pub, replay := info.Endpoints("10.0.0.5", 1); pub != c.pub || replay != c.replay {
-			t.Errorf("%s: %s, %s", c.body, pub, replay)
+			t.Errorf("%s: got %s, %s, want %q, %q", c.body, pub, replay, c.pub, c.replay)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func TestNames(t *testing.T) {
 	// SGLang 0.5.23: recorded pads and items.
 	if got := Pads(0x0123456789abcdef, PadFour); got != [4]uint64{23533869762612420, 1115227388442326932, 406705440234023321,
 		2100304651902599146} {
-		t.Error(got)
+		t.Errorf("got %v, want %v", got, [4]uint64{23533869762612420, 1115227388442326932, 406705440234023321, 2100304651902599146})
 	}
 	if got := Pads(0x0123456789abcdef, PadOne)[3]; got != 163254319 {
 		t.Errorf("got pad %d, want 163254319", got)
@@ -32,10 +32,10 @@ func TestNames(t *testing.T) {
 	p := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass,
 		Wrapper: qwenWrapper, transformers: "5.19.0", transport: "cpu"}
 	if got := p.fingerprint(); got != "sha256:c06a200bd416f5b145437549ad48ebc0a687af060701346dd624b34bd5dec8d5" {
-		t.Error(got)
+		t.Errorf("got %q, want %q", got, "sha256:c06a200bd416f5b145437549ad48ebc0a687af060701346dd624b34bd5dec8d5")
 	}
 	if got := string(asciiJSON("é\"\\\n\x01😀")); got != `"\u00e9\"\\\n\u0001\ud83d\ude00"` {
-		t.Error(got)
+		t.Errorf("got %q, want %q", got, `"\u00e9\"\\\n\u0001\ud83d\ude00"`)
 	}
 }
 

@@ -59,7 +59,7 @@ func TestPadsAreBounded(t *testing.T) {
 	}
 	p.Saw("w", 1<<50)
 	if len(p.recent) != recentImages || len(p.by) > recentImages*len(p.candidates) {
-		t.Errorf("%d images, %d pads", len(p.recent), len(p.by))
+		t.Errorf("%d images, %d pads, want %d, at most %d", len(p.recent), len(p.by), recentImages, recentImages*len(p.candidates))
 	}
 }
 

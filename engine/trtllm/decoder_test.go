@@ -119,7 +119,7 @@ func TestIncarnations(t *testing.T) {
 		t.Errorf("%d unknown, %d bad, %d gaps, want 1 of each", unknown, bad, gaps)
 	}
 	if _, err := d.Decode([]byte(`[{"event_id":2,"data":{"type":"removed","blo`)); err == nil {
-		t.Error("a cut payload was read")
+		t.Errorf("a cut payload was read: got %v, want an error", err)
 	}
 }
 
@@ -133,12 +133,12 @@ func TestWindows(t *testing.T) {
 	d := &Decoder{BlockSize: 4}
 	got, b := told(t, d, pack(in(0, 512, data("created")), in(1, 4096, data("created")), in(2, 512, one(1)), in(3, 4096, one(2))))
 	if got != "cleared; stored gpu[2]" || b.Partial {
-		t.Errorf("with both announced: %s, partial %v", got, b.Partial)
+		t.Errorf("with both announced: got %s, partial %v, want %q, false", got, b.Partial, "cleared; stored gpu[2]")
 	}
 	d = &Decoder{BlockSize: 4}
 	got, b = told(t, d, pack(in(7, 512, one(1)), in(8, 4096, one(2)), in(9, 512, data("removed", "block_hashes", []int{2}))))
 	if got != "cleared; stored gpu[1]; cleared; stored gpu[2]" || !b.Partial {
-		t.Errorf("joined late: %s, partial %v", got, b.Partial)
+		t.Errorf("joined late: got %s, partial %v, want %q, true", got, b.Partial, "cleared; stored gpu[1]; cleared; stored gpu[2]")
 	}
 }
 
@@ -148,7 +148,7 @@ func TestBlockSizeLearned(t *testing.T) {
 	got, _ := told(t, d, numbered(0, stores(nil, aBlock(1, []key{}, 1, 2)), stores(nil, aBlock(2, []key{}, 1, 2, 3, 4),
 		aBlock(3, []key{}, 5)), stores(2, aBlock(4, []key{}, 1, 2, 3, 4))))
 	if got != "cleared; stored gpu[2]; stored gpu[4]<2" || d.BlockSize != 4 {
-		t.Errorf("%s, block size %d", got, d.BlockSize)
+		t.Errorf("%s, block size %d, want %q, 4", got, d.BlockSize, "cleared; stored gpu[2]; stored gpu[4]<2")
 	}
 }
 
@@ -241,7 +241,7 @@ func TestUnknownKeys(t *testing.T) {
 		}
 		if got, b := told(t, &Decoder{BlockSize: 1}, []byte(payload)); got != "cleared; stored gpu[1]" || b.UnknownKeys != want ||
 			b.UnknownKey != key {
-			t.Errorf("behind %q: %s, %+v", at, got, b)
+			t.Errorf("behind %q: got %s, %+v, want %q, UnknownKeys %d, UnknownKey %q", at, got, b, "cleared; stored gpu[1]", want, key)
 		}
 	}
 }

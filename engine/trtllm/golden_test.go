@@ -84,7 +84,7 @@ func TestConformanceEvents(t *testing.T) {
 		}
 		batch, err := (&Decoder{Keep: true, BlockSize: s.Size}).Decode(payload)
 		if err != nil || batch.Bad+batch.Unknown+batch.UnknownKeys+batch.Gaps > 0 || batch.Partial {
-			t.Fatalf("%s: %v, %+v", s.ID, err, batch)
+			t.Fatalf("%s: %v, %+v; got %d, want no error, 0, Partial false", s.ID, err, batch, batch.Bad+batch.Unknown+batch.UnknownKeys+batch.Gaps)
 		}
 		events += len(list)
 		held := map[uint64]bool{}
@@ -119,12 +119,12 @@ func TestConformanceEvents(t *testing.T) {
 			leading++
 		}
 		if got := found(t, payload, s.Size, locals); got != leading {
-			t.Errorf("%s: a request finds %d blocks, the worker has %d", s.ID, got, leading)
+			t.Errorf("%s: a request finds %d blocks, the worker has %d, want %d", s.ID, got, leading, leading)
 		}
 		// The unchanged answer: where numbers are missing, everything before is dropped.
 		whole := Decoder{BlockSize: s.Size}
 		if _, err := whole.Decode(s.Events); err != nil {
-			t.Errorf("%s: %v", s.ID, err)
+			t.Errorf("%s: got %v, want no error", s.ID, err)
 		}
 	}
 	t.Logf("conformance: %d answers, %d events, %d blocks equal to a request's", len(all), events, blocks)
@@ -144,7 +144,7 @@ func found(t *testing.T, payload []byte, size int, locals []uint64) int {
 	var m indexer.Matches
 	ix.Match(locals, &m)
 	if st := f.Stats(); st.UnknownParents+st.Refused > 0 { // short tails, which we skip, are moved and removed too
-		t.Errorf("%+v", st)
+		t.Errorf("%+v: got %d, want 0", st, st.UnknownParents+st.Refused)
 	}
 	return m.Longest
 }

@@ -70,7 +70,8 @@ func storedAlone(t *testing.T, engineHashes []uint64, tokens []uint32, images ..
 	t.Helper()
 	batch, err := (&Decoder{Standalone: true}).Decode(standalone(engineHashes, tokens, images...))
 	if err != nil || len(batch.Events) != 1 || batch.Bad+batch.UnknownKeys > 0 || batch.Events[0].MediaUnknown {
-		t.Fatalf("%v %+v", err, batch)
+		t.Fatalf("%v %+v: got %d, %d, want no error, 1, 0, Events[0].MediaUnknown false",
+			err, batch, len(batch.Events), batch.Bad+batch.UnknownKeys)
 	}
 	var spans []block.Span
 	for _, p := range images {
@@ -80,7 +81,7 @@ func storedAlone(t *testing.T, engineHashes []uint64, tokens []uint32, images ..
 	}
 	e := batch.Events[0]
 	if want := block.Fixed().Locals(nil, tokens, block.Form{Size: standaloneSize}, spans, block.Root{}); !slices.Equal(e.Locals, want) {
-		t.Errorf("blocks of the event %x, of the request %x", e.Locals, want)
+		t.Errorf("blocks of the event %x, of the request %x, want %v", e.Locals, want, want)
 	}
 	return &e
 }
@@ -118,7 +119,7 @@ func TestStandalone(t *testing.T) {
 				}
 			}
 			if len(m.Slots) == 0 {
-				t.Errorf("image %d: nobody has it", n)
+				t.Errorf("image %d: nobody has it; got %d, want some", n, len(m.Slots))
 			}
 		}
 	})
@@ -126,7 +127,7 @@ func TestStandalone(t *testing.T) {
 		first := storedAlone(t, []uint64{1}, repeat(replaced, 32), image{0xDEADBEEFCAFEBABE, 0, 32}).Locals[0]
 		for range 4 {
 			if again := storedAlone(t, []uint64{7}, repeat(replaced, 32), image{0xDEADBEEFCAFEBABE, 0, 32}).Locals[0]; again != first {
-				t.Errorf("%x, then %x", first, again)
+				t.Errorf("%x, then %x, want %d", first, again, first)
 			}
 		}
 	})
@@ -136,7 +137,7 @@ func TestStandalone(t *testing.T) {
 		b := storedAlone(t, []uint64{1, 2}, tokens, image{5, 9, 30}).Locals
 		c := storedAlone(t, []uint64{1, 2}, tokens, image{5, 32, 40}).Locals
 		if !slices.Equal(a, b) {
-			t.Error("an offset within the same block changes its hash")
+			t.Errorf("an offset within the same block changes its hash: got %v, want %v", a, b)
 		}
 		if a[0] == c[0] || a[1] == c[1] {
 			t.Error("an image in another block leaves the hashes as they are")

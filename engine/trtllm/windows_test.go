@@ -24,7 +24,7 @@ func TestSeveralWindows(t *testing.T) {
 		d := Decoder{BlockSize: 2}
 		b, err := d.Decode([]byte(payload))
 		if err != nil || b.Bad > 0 || len(b.Events) == 0 || b.UpperBound != want {
-			t.Errorf("%s: %+v, %v", payload, b, err)
+			t.Errorf("%s: %+v, %v; got %d, want no error, Bad 0, some, UpperBound %v", payload, b, err, len(b.Events), want)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestLayerGroups(t *testing.T) {
 	} {
 		b, err := d.Decode([]byte("[" + strings.Join(c.payload, ",") + "]"))
 		if err != nil || b.Bad+b.Gaps > 0 || !b.UpperBound {
-			t.Fatalf("%s: %+v, %v", c.payload, b, err)
+			t.Fatalf("%s: %+v, %v; got %d, want no error, 0, UpperBound true", c.payload, b, err, b.Bad+b.Gaps)
 		}
 		for i := range b.Events {
 			switch e := &b.Events[i]; e.Kind {
@@ -78,7 +78,7 @@ func TestLayerGroups(t *testing.T) {
 				err = ix.Clear(slot)
 			}
 			if err != nil {
-				t.Fatalf("%+v: %v", b.Events[i], err)
+				t.Fatalf("%+v: got %v, want no error", b.Events[i], err)
 			}
 		}
 		m := indexer.Matches{Most: 4}

@@ -121,28 +121,28 @@ func TestChainsPlace(t *testing.T) {
 	}
 	w := newLoneWorker(t, false)
 	if b := w.take(w.store(prompt, 0, 6, 2, 4, 6)); w.d.chains.unit != 0 || b.UpperBound {
-		t.Error("a few tokens do not show that there is no main group")
+		t.Errorf("a few tokens do not show that there is no main group: got %d, %v, want 0, false", w.d.chains.unit, b.UpperBound)
 	}
 	w.take(object{"type", "BlockRemoved", "block_hashes", list{hashAfter(prompt[:2]), hashAfter(prompt[:4]), hashAfter(prompt[:6])},
 		"medium", "GPU", "group_idx", 0})
 	if b := w.take(w.store(prompt, 0, 20, 14, 16, 18, 20)); !b.UpperBound || places(w) != "7:7 8:8 9:9 10:10 " {
-		t.Errorf("the end: %s", places(w))
+		t.Errorf("the end: %s; got %v, want true, %q", places(w), b.UpperBound, "7:7 8:8 9:9 10:10 ")
 	}
 	w.take(w.store(prompt, 20, 30, 26, 28))
 	if places(w) != "7:7 8:8 9:9 10:10 13:14 14:15 " {
-		t.Errorf("a prompt that ends with its last block: %s", places(w))
+		t.Errorf("a prompt that ends with its last block: got %s, want %q", places(w), "7:7 8:8 9:9 10:10 13:14 14:15 ")
 	}
 	// The answer's block continues after the last kept one, so that one was placed too far.
 	w.take(w.store(prompt, 28, 30))
 	if places(w) != "7:7 8:8 9:9 10:10 13:13 14:14 " {
-		t.Errorf("moved: %s", places(w))
+		t.Errorf("moved: got %s, want %q", places(w), "7:7 8:8 9:9 10:10 13:13 14:14 ")
 	}
 	w.take(w.store(prompt, 20, 30, 24, 26))
 	if places(w) != "7:7 8:8 9:9 10:10 12:12 13:13 14:14 " {
-		t.Errorf("one of them is known: %s", places(w))
+		t.Errorf("one of them is known: got %s, want %q", places(w), "7:7 8:8 9:9 10:10 12:12 13:13 14:14 ")
 	}
 	if b := w.take(w.store(prompt, 28, 36, 32)); b.Unplaced != 0 || places(w) != "7:7 8:8 9:9 10:10 12:12 13:13 14:14 16:18 " {
-		t.Errorf("the middle is not known to be one: %s", places(w))
+		t.Errorf("the middle is not known to be one: %s; got %d, want 0, %q", places(w), b.Unplaced, "7:7 8:8 9:9 10:10 12:12 13:13 14:14 16:18 ")
 	}
 
 	w = newLoneWorker(t, true)
@@ -150,19 +150,19 @@ func TestChainsPlace(t *testing.T) {
 	w.take(w.store(prompt, 16, 24))
 	w.take(w.store(prompt, 24, 30, 30))
 	if places(w) != "15:15 " || w.d.chains.open != 0 {
-		t.Errorf("a prompt in three steps: %s", places(w))
+		t.Errorf("a prompt in three steps: %s; got %d, want %q, 0", places(w), w.d.chains.open, "15:15 ")
 	}
 	if b := w.take(w.store(prompt, 6, 20, 20)); b.Unplaced != 1 {
 		t.Errorf("%d unplaced, want the one after an unknown block", b.Unplaced)
 	}
 	if b := w.take(w.store(prompt, 0, 40, 10, 20, 40)); b.Unplaced != 2 || places(w) != "15:15 20:20 " {
-		t.Errorf("states within the prompt: %s, %d unplaced", places(w), b.Unplaced)
+		t.Errorf("states within the prompt: got %s, %d unplaced, want 2, %q", places(w), b.Unplaced, "15:15 20:20 ")
 	}
 	// A main group after all.
 	full := append(mapStored(list{uint64(7)}, nil, list{1, 2}), "group_idx", 1, "kv_cache_spec_kind", "full_attention")
 	w.take(full)
 	if len(w.held) != 1 || w.d.chains.unit != 0 {
-		t.Errorf("%d held beside the main group's block", len(w.held)-1)
+		t.Errorf("%d held beside the main group's block: got %d, %d, want 1, 0", len(w.held)-1, len(w.held), w.d.chains.unit)
 	}
 }
 
@@ -221,7 +221,8 @@ func TestChainsAtRandom(t *testing.T) {
 		}
 		w.d.release(w.d.chains.open)
 		if len(w.d.chains.blocks)+len(w.d.chains.kept) > 0 {
-			t.Fatalf("seed %d: %d blocks, %d kept ones left", seed, len(w.d.chains.blocks), len(w.d.chains.kept))
+			t.Fatalf("seed %d: %d blocks, %d kept ones left; got %d, want 0",
+				seed, len(w.d.chains.blocks), len(w.d.chains.kept), len(w.d.chains.blocks)+len(w.d.chains.kept))
 		}
 	}
 }
@@ -232,10 +233,10 @@ func TestChainsAreBounded(t *testing.T) {
 	long := counted(maxChained + 16)
 	w.take(w.store(long, 0, len(long), len(long)))
 	if b := w.take(w.store(long[1:], 0, len(long)-16, len(long)-16)); b.Unplaced != 1 || len(w.d.chains.blocks) > maxChained {
-		t.Errorf("%d unplaced, %d blocks", b.Unplaced, len(w.d.chains.blocks))
+		t.Errorf("%d unplaced, %d blocks, want 1, at most %d", b.Unplaced, len(w.d.chains.blocks), maxChained)
 	}
 	w.take(object{"type", "BlockRemoved", "block_hashes", list{hashAfter(long)}, "medium", "GPU", "group_idx", 0})
 	if b := w.take(w.store(long[1:], 0, len(long)-16, len(long)-16)); b.Unplaced != 0 {
-		t.Errorf("%d unplaced although there is room", b.Unplaced)
+		t.Errorf("%d unplaced although there is room, want 0", b.Unplaced)
 	}
 }

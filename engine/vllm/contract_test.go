@@ -89,7 +89,7 @@ func contracts(t *testing.T, each func(t *testing.T, f *facts, v rules.Version))
 		files = []string{made}
 	}
 	if err != nil || len(files) == 0 {
-		t.Fatal("no facts of any release", err)
+		t.Fatalf("no facts of any release %v: got %d, want no error, some", err, len(files))
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestContractImages(t *testing.T) {
 			}
 		}
 		if len(f.Images) < 30 {
-			t.Errorf("%d images", len(f.Images))
+			t.Errorf("%d images, want at least 30", len(f.Images))
 		}
 		for _, p := range f.Images {
 			if strings.HasPrefix(p.Label, "bmp ") || strings.HasPrefix(p.Label, "tiff ") {
@@ -177,7 +177,7 @@ func TestContractModels(t *testing.T) {
 				continue
 			}
 			if m.Unread != "" {
-				t.Errorf("%s: its rules were not read: %s", arch, m.Unread)
+				t.Errorf("%s: its rules were not read: got %s, want %q", arch, m.Unread, "")
 				continue
 			}
 			asked++
@@ -198,7 +198,7 @@ func TestContractModels(t *testing.T) {
 			}
 		}
 		if asked < 50 || open > 6 {
-			t.Errorf("%d architectures asked, %d names not computed", asked, open)
+			t.Errorf("%d architectures asked, %d names not computed, want at least 50, at most 6", asked, open)
 		}
 		t.Logf("%d architectures, %d names not computed", asked, open)
 	})
@@ -227,7 +227,8 @@ func TestContractEncoders(t *testing.T) {
 		d := Dialect(v)
 		for arch, mode := range f.Encoders.Modes {
 			if err := d.Unrendered("", prompt.Directory{Architectures: []string{arch}}); err == nil {
-				t.Errorf("%s: rendered by its template here, in mode %s by %s there", arch, mode, f.Encoders.Renderers[mode])
+				t.Errorf("%s: rendered by its template here, in mode %s by %s there; got %v, want an error",
+					arch, mode, f.Encoders.Renderers[mode], err)
 			}
 		}
 		for arch := range f.Models {
@@ -237,7 +238,7 @@ func TestContractEncoders(t *testing.T) {
 				t.Errorf("%s: encoded by the engine: %v, here %v", arch, own, err)
 			}
 			if err := d.Unrendered("", prompt.Directory{Architectures: []string{arch}, TokenizerMode: "hf"}); err != nil {
-				t.Errorf("%s in mode hf: %v", arch, err)
+				t.Errorf("%s in mode hf: got %v, want no error", arch, err)
 			}
 		}
 		for mode, class := range f.Encoders.Renderers {
@@ -259,7 +260,7 @@ func TestContractFormats(t *testing.T) {
 			}
 			tpl, err := template.Compile(c.Template, template.Options{})
 			if err != nil {
-				t.Errorf("%s: %v", c.Template, err)
+				t.Errorf("%s: got %v, want no error", c.Template, err)
 				continue
 			}
 			if got := d.Format(tpl); got.String() != c.Format {
@@ -390,7 +391,7 @@ func TestContractFallbacks(t *testing.T) {
 		for kind, want := range f.Fallbacks {
 			source := fallbackTemplate(kind, "org/name")
 			if source == "" {
-				t.Errorf("%s: vLLM has a template for it", kind)
+				t.Errorf("%s: vLLM has a template for it; got %q, want some", kind, source)
 				continue
 			}
 			tpl, err := template.Compile(source, template.Options{})
@@ -427,7 +428,7 @@ func TestContractEvents(t *testing.T) {
 			var d Decoder
 			b, err := d.Decode(payload)
 			if err != nil || len(b.Events) != 1 {
-				t.Errorf("event %d: %d events, %v", i, len(b.Events), err)
+				t.Errorf("event %d: got %d events, %v, want no error, 1", i, len(b.Events), err)
 				continue
 			}
 			want := block.Fixed().Locals(nil, c.Tokens, block.Form{Size: 4, Lookahead: c.Ahead}, spans, block.Fixed().Root(c.Adapter, c.Salt))
@@ -435,7 +436,7 @@ func TestContractEvents(t *testing.T) {
 				t.Errorf("event %d, %d tokens ahead: local hashes %x, want %x", i, c.Ahead, got, want)
 			}
 			if b.UnknownKeys != 0 {
-				t.Errorf("event %d: %d keys that are not known", i, b.UnknownKeys)
+				t.Errorf("event %d: got %d keys that are not known, want 0", i, b.UnknownKeys)
 			}
 			ahead = max(ahead, c.Ahead)
 		}

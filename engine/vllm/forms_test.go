@@ -38,10 +38,10 @@ func TestGenerations(t *testing.T) {
 		var d Decoder
 		batch, err := d.Decode(payload)
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("%s: got %v, want no error", name, err)
 		}
 		if len(batch.Events) != 3 || batch.UnknownKeys > 0 {
-			t.Fatalf("%s: %+v", name, batch)
+			t.Fatalf("%s: %+v; got %d, want 3, UnknownKeys 0", name, batch, len(batch.Events))
 		}
 		var spans []block.Span
 		if g.media {
@@ -193,7 +193,7 @@ func TestForms(t *testing.T) {
 		var d Decoder
 		batch, err := d.Decode(batchOf(c.event))
 		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: got %v, want no error", c.name, err)
 			continue
 		}
 		var want []kvevent.Event
@@ -209,7 +209,8 @@ func TestForms(t *testing.T) {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.name, batch.Events, want)
 		}
 		if again, _ := d.Decode(batchOf()); batch.UpperBound != unclear[c.name] || again.UpperBound != batch.UpperBound {
-			t.Errorf("%s: an upper bound: %v, and then %v", c.name, batch.UpperBound, again.UpperBound)
+			t.Errorf("%s: an upper bound: got %v, and then %v, want %v, %v",
+				c.name, batch.UpperBound, again.UpperBound, unclear[c.name], batch.UpperBound)
 		}
 		if key := map[string]string{"a key of a form to come": "extra_keys of another form",
 			"a text behind the first block, as 0.18 names media": "extra_keys of another form", "a salt apart": "cache_salt",
@@ -217,7 +218,7 @@ func TestForms(t *testing.T) {
 			t.Errorf("%s: unknown key %q, want %q", c.name, batch.UnknownKey, key)
 		}
 		if batch.Unknown+batch.Bad > 0 {
-			t.Errorf("%s: %d unknown, %d not read", c.name, batch.Unknown, batch.Bad)
+			t.Errorf("%s: %d unknown, %d not read; got %d, want 0", c.name, batch.Unknown, batch.Bad, batch.Unknown+batch.Bad)
 		}
 	}
 }
@@ -245,7 +246,7 @@ func TestPlaceholdersAndGroups(t *testing.T) {
 	for _, e := range batch.Events {
 		got = append(got, e.Kind.String()+" "+e.Tier.String())
 		if e.EngineHashes[0] != 1 {
-			t.Errorf("%s: engine hash %x", e.Kind, e.EngineHashes[0])
+			t.Errorf("%s: engine hash %x, want 1", e.Kind, e.EngineHashes[0])
 		}
 	}
 	if want := []string{"stored gpu", "copied cpu", "removed gpu", "group stored gpu", "group removed gpu",

@@ -33,7 +33,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 	all()
 	if n := testing.AllocsPerRun(5, all); n != 0 {
-		t.Errorf("%v allocations for %d batches", n, len(payloads))
+		t.Errorf("%v allocations for %d batches, want 0", n, len(payloads))
 	}
 }
 

@@ -87,7 +87,7 @@ func (w *worked) stored(t *testing.T, s recorded.Step) {
 	for _, f := range s.Frames {
 		batch, err := w.d.Decode(f.Payload)
 		if err != nil || batch.Bad+batch.Unknown+batch.UnknownKeys > 0 {
-			t.Fatalf("%v: %+v", err, batch)
+			t.Fatalf("%v: %+v; got %d, want no error, 0", err, batch, batch.Bad+batch.Unknown+batch.UnknownKeys)
 		}
 		for _, e := range batch.Events {
 			if e.Kind != kvevent.Stored {
@@ -111,7 +111,7 @@ func (w *worked) stored(t *testing.T, s recorded.Step) {
 		}
 	}
 	if len(order) != len(s.Blocks) {
-		t.Fatalf("%d blocks decoded, the engine announced %d", len(order), len(s.Blocks))
+		t.Fatalf("%d blocks decoded, the engine announced %d, want %d", len(order), len(s.Blocks), len(s.Blocks))
 	}
 	group := 0 // of the full-attention blocks; the recording does not contain its number
 	for len(order) > 0 && group < 64 && kvevent.InGroup(s.Blocks[0].Handle, group) != order[0] {

@@ -38,7 +38,7 @@ func TestAsk(t *testing.T) {
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/kv_event_sources" {
-				t.Errorf("asked for %s", r.URL.Path)
+				t.Errorf("asked for %s, want %q", r.URL.Path, "/kv_event_sources")
 			}
 			w.WriteHeader(c.status)
 			_, _ = w.Write([]byte(c.body))

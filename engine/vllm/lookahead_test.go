@@ -51,7 +51,7 @@ func TestLookahead(t *testing.T) {
 		payload := batchOf(e)
 		d.Keep = false
 		if n := testing.AllocsPerRun(20, func() { _, _ = d.Decode(payload) }); n != 0 {
-			t.Errorf("%s: %v allocations", c.name, n)
+			t.Errorf("%s: got %v allocations, want 0", c.name, n)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func TestConformanceNames(t *testing.T) {
 		req := c.Get("request")
 		parts := golden.Images(req)
 		if len(parts) != len(want) {
-			t.Errorf("%s: %d parts, %d names", c.Get("id"), len(parts), len(want))
+			t.Errorf("%s: got %d parts, %d names, want %d", c.Get("id"), len(parts), len(want), len(want))
 			continue
 		}
 		for i, p := range parts {
@@ -121,7 +121,7 @@ func TestConformanceNames(t *testing.T) {
 					continue
 				}
 				if err != nil {
-					t.Fatal(f, err)
+					t.Fatalf("%q: got %v, want no error", f, err)
 				}
 				it.Mode, it.Bytes = info.Mode, int64(len(file))
 			}
@@ -132,11 +132,11 @@ func TestConformanceNames(t *testing.T) {
 			it.MediaIO, _ = enginehash.ParseFields([]byte(req.Get("media_io_kwargs").Raw))
 			r, err := v.Recipe(it)
 			if err != nil {
-				t.Errorf("%s: %v", c.Get("id"), err)
+				t.Errorf("%s: got %v, want no error", c.Get("id"), err)
 				continue
 			}
 			if got := r.Of(file); got != want[i] {
-				t.Errorf("%s: image %d %s: %s, vLLM has %s", c.Get("id"), i, fileOf(p), got, want[i])
+				t.Errorf("%s: image %d %s: got %s, vLLM has %s, want %q", c.Get("id"), i, fileOf(p), got, want[i], want[i])
 			}
 			if m := req.Get("model").String(); towerLoRA && m != v.Model {
 				if name := m + ":" + r.Of(file); c.Get("blocks").Exists() && !strings.Contains(c.Get("blocks").Raw, `"`+name+`"`) {
@@ -149,6 +149,6 @@ func TestConformanceNames(t *testing.T) {
 	}
 	t.Logf("conformance: %d names: %v; %d learned", total, perWorker, learned)
 	if total < 400 {
-		t.Errorf("only %d names compared", total)
+		t.Errorf("only %d names compared, want at least 400", total)
 	}
 }

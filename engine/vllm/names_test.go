@@ -98,7 +98,7 @@ func TestVLLMRules(t *testing.T) {
 	}
 	server := Names{Generation: H4, Model: "m", MediaIO: readFields(t, `{"image":{"rgba_background_color":[0,0,0]}}`)}
 	if got := nameOf(server, enginehash.Item{HasUUID: true, UUID: "u"}); got == "u" {
-		t.Error("a uuid stays verbatim although the server has media options")
+		t.Errorf("a uuid stays verbatim although the server has media options: got %q, want other than %q", got, "u")
 	}
 	noConversion := readFields(t, `{"image":{"image_mode":null}}`)
 	a, b := nameOf(Names{Generation: H2, Model: "m", MediaIO: noConversion}, enginehash.Item{}),
@@ -108,12 +108,12 @@ func TestVLLMRules(t *testing.T) {
 	}
 	for _, v := range []Names{{Generation: H2}, {Generation: H4}} {
 		if _, err := v.Recipe(enginehash.Item{}); !errors.Is(err, enginehash.ErrNotComputable) {
-			t.Errorf("%v: %v", v.Generation, err)
+			t.Errorf("%v: got %v, want %v", v.Generation, err, enginehash.ErrNotComputable)
 		}
 	}
 	if _, err := v.Recipe(enginehash.Item{ProcessorKwargs: readFields(t, `{"n":123456789012345678901234567890}`)}); !errors.Is(err,
 		enginehash.ErrNotComputable) {
-		t.Errorf("huge integer: %v", err)
+		t.Errorf("huge integer: got %v, want %v", err, enginehash.ErrNotComputable)
 	}
 }
 
@@ -132,11 +132,11 @@ func TestNewNames(t *testing.T) {
 	}
 	for _, v := range []string{"", "latest", "0", "0.", "x.31"} {
 		if _, err := rules.ParseVersion(v); err == nil {
-			t.Errorf("%q: no error", v)
+			t.Errorf("%q: no error; got %v, want an error", v, err)
 		}
 	}
 	if _, err := NewNames(rules.Version{0, 32, 0}, "m", "md5", ""); err == nil {
-		t.Error("md5 is taken")
+		t.Errorf("md5 is taken: got %v, want an error", err)
 	}
 }
 
