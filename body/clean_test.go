@@ -75,7 +75,8 @@ func apply(t testing.TB, text string, list []Edit) string {
 	at := 0
 	for _, e := range list {
 		if e.From < at || e.To < e.From || e.To > len(text) {
-			t.Fatalf("edit [%d, %d) after %d in %d bytes", e.From, e.To, at, len(text))
+			t.Fatalf("edit [%d, %d) after %d in %d bytes, want at least %d, at least %d, at most %d",
+				e.From, e.To, at, len(text), at, e.From, len(text))
 		}
 		out.WriteString(text[at:e.From])
 		out.Write(e.Text)
@@ -182,7 +183,7 @@ func TestClean(t *testing.T) {
 				}
 			}
 			if ran < 20 {
-				t.Errorf("only %d bodies", ran)
+				t.Errorf("only %d bodies, want at least 20", ran)
 			}
 		})
 	}
@@ -254,12 +255,12 @@ func TestCleanRefuses(t *testing.T) {
 		_, err := clean(t, wrap(c.part))
 		var refused *Refused
 		if got := errors.As(err, &refused) && refused.Status == 400; got != c.want {
-			t.Errorf("%s: %v", c.part, err)
+			t.Errorf("%s: %v; got %v, want %v", c.part, err, got, c.want)
 		}
 	}
 	many := wrap(strings.Repeat(`{"text":"","uuid":1},`, maxSteering+1) + "1")
 	if _, err := clean(t, many); err == nil {
-		t.Error("thousands of fields are taken out")
+		t.Errorf("thousands of fields are taken out: got %v, want an error", err)
 	}
 }
 
@@ -324,7 +325,7 @@ func TestUnread(t *testing.T) {
 			var s Skeleton
 			err := s.Scan(pieces)
 			if err == nil {
-				t.Fatalf("%s: is read", c.name)
+				t.Fatalf("%s: is read; got %v, want an error", c.name, err)
 			}
 			var refused *Refused
 			if _, bad := Clean(pieces, &s, err, nil, false, nil); errors.As(bad, &refused) != (c.status != 0) || refused != nil &&
@@ -378,7 +379,7 @@ func FuzzClean(f *testing.F) {
 			t.Fatal(err)
 		}
 		if more, err := Clean(nil, &again, nil, nil, false, nil); err != nil || len(more) > 0 {
-			t.Fatalf("%q still has %v (%v)", out, more, err)
+			t.Fatalf("%q still has %v (%v), want no error, 0 of them", out, more, err)
 		}
 		if tree, ok := asPython([]byte(out)); ok {
 			look(t, tree, int(denied.InBody))

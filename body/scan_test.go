@@ -81,7 +81,7 @@ func TestLongLiteralsAreNotCopied(t *testing.T) {
 	body := []byte(`{"messages":[{"content":[{"image_url":{"url":"` + url + `"}}]}]}`)
 	s := scan(t, [][]byte{body})
 	if len(s.JSON()) > 100 {
-		t.Errorf("skeleton has %d bytes", len(s.JSON()))
+		t.Errorf("skeleton has %d bytes, want at most 100", len(s.JSON()))
 	}
 	v := gjson.Get(s.JSON(), "messages.0.content.0.image_url.url")
 	pieces := s.Raw(v)
@@ -91,7 +91,7 @@ func TestLongLiteralsAreNotCopied(t *testing.T) {
 	s2 := new(Skeleton)
 	n := testing.AllocsPerRun(10, func() { _ = s2.Scan([][]byte{body}) })
 	if n > 1 {
-		t.Errorf("%v allocations a scan", n)
+		t.Errorf("%v allocations a scan, want at most 1", n)
 	}
 }
 
@@ -193,7 +193,7 @@ func BenchmarkScan3700KB(b *testing.B) {
 func TestForeignValue(t *testing.T) {
 	s := scan(t, [][]byte{[]byte(`{"a":"b"}`)})
 	if raw := s.Raw(gjson.Parse(`"not of the body"`)); string(raw[0]) != "not of the body" {
-		t.Errorf("a foreign value: %q", raw)
+		t.Errorf("a foreign value: %q; got %q, want %q", raw, string(raw[0]), "not of the body")
 	}
 }
 
@@ -208,7 +208,7 @@ func TestBatch(t *testing.T) {
 	}
 	s = scan(t, [][]byte{[]byte(`{"messages":[[{"role":"a"}],3]}`)})
 	if err := Parse(s, &req); err != ErrMessages {
-		t.Errorf("a conversation that is not a list: %v", err)
+		t.Errorf("a conversation that is not a list: got %v, want %v", err, ErrMessages)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestDifferentialVLLMImages(t *testing.T) {
 				}
 				r, err := v.Recipe(enginehash.Item{Mode: f.Mode, Bytes: f.Bytes})
 				if err != nil || r.Of(w.File) != want {
-					t.Errorf("%s %s: named %s (%v), vLLM: %s", w.Name, alg, r.Of(w.File), err, want)
+					t.Errorf("%s %s: named %s (%v), vLLM: %s, want no error, %q", w.Name, alg, r.Of(w.File), err, want, want)
 				}
 			}
 		}

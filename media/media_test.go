@@ -51,7 +51,7 @@ func TestIdentify(t *testing.T) {
 		"in pieces": DataURL(cut([]byte(`data:image\/png;base64,`+escaped), rng)),
 	} {
 		if got, err := Identify(src); err != nil || got != want {
-			t.Errorf("%s: %+v, %v", name, got, err)
+			t.Errorf("%s: got %+v, %v, want no error, %+v", name, got, err, want)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestConformanceIdentify(t *testing.T) {
 			lit, _ := json.Marshal("data:image/x;base64," + base64.StdEncoding.EncodeToString(file))
 			lit = bytes.ReplaceAll(lit[1:len(lit)-1], []byte("/"), []byte(`\/`))
 			if got, err := Identify(DataURL(cut(lit, rng))); err != nil || got != want {
-				t.Errorf("%s: %+v %v, as a file %+v", path, got, err, want)
+				t.Errorf("%s: got %+v %v, as a file %+v, want no error, %+v", path, got, err, want, want)
 			}
 			n++
 		}
@@ -163,7 +163,7 @@ func TestUnescape(t *testing.T) {
 	}
 	for _, bad := range []string{`a\`, `\u00`, `\q`} {
 		if err := Unescape([][]byte{[]byte(bad)}, new(bytes.Buffer).Write); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("%q is taken: got %v, want an error", bad, err)
 		}
 	}
 }
@@ -202,12 +202,12 @@ func TestConformanceDataURLs(t *testing.T) {
 				case status == 200:
 					good++
 					if err != nil || f.Width == 0 {
-						t.Errorf("%s: %v", id, err)
+						t.Errorf("%s: %v; got %d, want no error, some", id, err, f.Width)
 					}
 				case strings.HasSuffix(id, "/e-upper"), strings.HasSuffix(id, "/e-newline"), strings.HasSuffix(id, "/e-bad64"):
 					bad++
 					if Status(err) != status {
-						t.Errorf("%s: %v (status %d), vLLM %d", id, err, Status(err), status)
+						t.Errorf("%s: %v (status %d), vLLM %d, want %d", id, err, Status(err), status, status)
 					}
 				}
 			}

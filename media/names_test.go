@@ -32,7 +32,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	if got, err := Names(s, src, f.ID, f.Bytes, recipes...); err != nil || !slices.Equal(got, want) {
-		t.Fatal(got, err)
+		t.Fatalf("got %q %v, want no error, %q", got, err, want)
 	}
 	// Names that are still missing are not computed from bytes that have been evicted.
 	s, err = mmhash.NewStore(100, func() {})
@@ -40,7 +40,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := Names(s, File(), f.ID, f.Bytes, recipes[0]); err == nil {
-		t.Errorf("a name without bytes: %v", got)
+		t.Errorf("a name without bytes: %v; got %v, want an error", got, err)
 	}
 	if _, ok := s.Get(f.ID, recipes[0].Key()); ok {
 		t.Error("and it is remembered")

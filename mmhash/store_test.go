@@ -16,6 +16,6 @@ func TestStoreIsBounded(t *testing.T) {
 		s.Put(ContentID{byte(i), byte(i >> 8)}, [32]byte{}, "name")
 	}
 	if n := s.names.Len(); n > 100 || full.Load() != int64(1000-n) {
-		t.Errorf("%d names kept, %d went", n, full.Load())
+		t.Errorf("%d names kept, %d went, want at most 100, %d", n, full.Load(), int64(1000-n))
 	}
 }

@@ -82,7 +82,7 @@ func check(t *testing.T, text string) {
 	if valid {
 		r := New(text)
 		if part := r.Skip(); r.Err() != nil || part != strings.Trim(text, " \t\r\n") {
-			t.Errorf("%q: skipped %q, %v", text, part, r.Err())
+			t.Errorf("%q: skipped %q, %v, want no error, %q", text, part, r.Err(), strings.Trim(text, " \t\r\n"))
 		}
 	}
 }

@@ -97,7 +97,7 @@ func TestOrderOfUnknownClients(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(small) > 0 {
-			t.Error("the room was exceeded")
+			t.Errorf("the room was exceeded: got %d, want 0", len(small))
 		}
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -168,7 +168,7 @@ func TestShared(t *testing.T) {
 		r.Give(hostile, 39)
 		r.Give(victim, 12)
 		if r.Taken() != 0 || len(r.held) != 0 {
-			t.Errorf("%d taken, %d clients remembered", r.Taken(), len(r.held))
+			t.Errorf("%d taken, %d clients remembered, want 0, 0", r.Taken(), len(r.held))
 		}
 		if n := take(0); n != 64 {
 			t.Errorf("unknown clients got %d of 64, want all", n)
@@ -248,7 +248,7 @@ func TestConcurrently(t *testing.T) {
 	}
 	all.Wait()
 	if r.Taken() != 0 || r.Waiting() != 0 {
-		t.Errorf("%d taken, %d wait", r.Taken(), r.Waiting())
+		t.Errorf("%d taken, %d wait, want 0, 0", r.Taken(), r.Waiting())
 	}
 }
 

@@ -20,7 +20,7 @@ func TestOnce(t *testing.T) {
 	log.Warn("not connected", zap.String("worker", "gpu-3"))
 	log.Debug("not enabled")
 	if said.Len() != 2 {
-		t.Errorf("%d lines: %v", said.Len(), said.All())
+		t.Errorf("%d lines: %v, want 2", said.Len(), said.All())
 	}
 	later := zapcore.Entry{Level: zap.WarnLevel, Message: "not connected", Time: time.Now().Add(2 * time.Minute)}
 	if ce := log.Core().Check(later, nil); ce != nil {
@@ -39,6 +39,6 @@ func TestOnceIsBounded(t *testing.T) {
 		c.due(cause{message: fmt.Sprint(i)}, time.Now())
 	}
 	if len(c.seen) > maxCauses {
-		t.Errorf("%d causes", len(c.seen))
+		t.Errorf("%d causes, want at most %d", len(c.seen), maxCauses)
 	}
 }

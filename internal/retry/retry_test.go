@@ -84,7 +84,7 @@ func TestBell(t *testing.T) {
 		}()
 		time.Sleep(time.Hour)
 		if rounds != 0 {
-			t.Errorf("%d rounds without a ring", rounds)
+			t.Errorf("%d rounds without a ring, want 0", rounds)
 		}
 		bell.Ring()
 		bell.Ring()
@@ -117,7 +117,7 @@ func TestBeat(t *testing.T) {
 		n := 0
 		rounds.Range(func(any, any) bool { n++; return true })
 		if n < 8 || n > 10 {
-			t.Errorf("four loops of a second came round at %d moments in ten seconds", n)
+			t.Errorf("four loops of a second came round at %d moments in ten seconds, want at least 8, at most 10", n)
 		}
 		now := time.Now()
 		for range 100 {

@@ -147,7 +147,7 @@ func TestRotation(t *testing.T) {
 		}
 	}
 	if _, err := ask(t, addr, secure.Peer{CA: after.File, Cert: renewed.Cert, Key: renewed.Key}); err != nil {
-		t.Errorf("all renewed: %v", err)
+		t.Errorf("all renewed: got %v, want no error", err)
 	}
 }
 

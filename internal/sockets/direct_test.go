@@ -56,12 +56,12 @@ func TestDirect(t *testing.T) {
 		one := make([]byte, 1)
 		_ = c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 		if n, err := c.Read(one); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s: %d, %v at the deadline", addr, n, err)
+			t.Errorf("%s: got %d, %v at the deadline, want 0, %v", addr, n, err, os.ErrDeadlineExceeded)
 		}
 		_ = c.SetReadDeadline(time.Time{})
 		client.Close()
 		if n, err := c.Read(one); n != 0 || err != io.EOF {
-			t.Errorf("%s: %d, %v at the other side's end", addr, n, err)
+			t.Errorf("%s: got %d, %v at the other side's end, want 0, %v", addr, n, err, io.EOF)
 		}
 		for err == nil { // the first write after the end may succeed
 			_, err = c.Write(sent)
@@ -89,7 +89,7 @@ func closeWhileReading(t *testing.T, lis net.Listener) {
 	time.Sleep(5 * time.Millisecond)
 	c.Close()
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("a read during which the connection was closed: %v", err)
+		t.Errorf("a read during which the connection was closed: got %v, want %v", err, net.ErrClosed)
 	}
 }
 

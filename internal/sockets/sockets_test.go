@@ -64,7 +64,7 @@ func TestLimit(t *testing.T) {
 		s.Close()
 	}
 	if l.held() != 0 || len(l.from) != 0 {
-		t.Errorf("%d are counted afterwards, %v", l.held(), l.from)
+		t.Errorf("%d are counted afterwards, %v, want 0, 0 of them", l.held(), l.from)
 	}
 }
 

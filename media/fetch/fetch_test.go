@@ -129,7 +129,7 @@ func TestOnceForAll(t *testing.T) {
 	wg.Wait()
 	want(t, f, base+"/a.png#fragment", red)
 	if n.Load() != 1 || seen.Load() != int32(len(red)) {
-		t.Errorf("%d requests, seen %d bytes", n.Load(), seen.Load())
+		t.Errorf("%d requests, seen %d bytes, want 1, %d", n.Load(), seen.Load(), int32(len(red)))
 	}
 	if s := f.Stats(); s.Downloads != 1 || s.Hits < 1 || f.inFlight.Taken() != 0 {
 		t.Errorf("%+v", s)
@@ -139,7 +139,7 @@ func TestOnceForAll(t *testing.T) {
 	}
 	want(t, f, base+"/b.png", red) // another URL, the same identity
 	if n.Load() != 2 {
-		t.Errorf("%d requests", n.Load())
+		t.Errorf("%d requests, want 2", n.Load())
 	}
 }
 
@@ -211,7 +211,7 @@ func TestFreshness(t *testing.T) {
 		want(t, f, base, red) // immediately
 		until(t, "a check", func() bool { return n.Load() == 2 })
 		if *asked.Load() == "" {
-			t.Error("no If-None-Match")
+			t.Errorf("no If-None-Match: got %q, want some", *asked.Load())
 		}
 		until(t, "fresh again", func() bool { want(t, f, base, red); return len(f.flights()) == 0 })
 		body.Store(&rgba)
@@ -230,7 +230,7 @@ func TestFreshness(t *testing.T) {
 		want(t, f, base, red)
 		want(t, f, base, red)
 		if n.Load() != 2 {
-			t.Errorf("%d requests", n.Load())
+			t.Errorf("%d requests, want 2", n.Load())
 		}
 		body.Store(&rgba)
 		defer body.Store(&red)
@@ -261,7 +261,7 @@ func TestFreshness(t *testing.T) {
 		until(t, "a check", func() bool { return n.Load() == 2 && len(f.flights()) == 0 })
 		want(t, f, base, red)
 		if n.Load() != 2 {
-			t.Error("asked again at once")
+			t.Errorf("asked again at once: got %d, want 2", n.Load())
 		}
 	})
 	t.Run("missing", func(t *testing.T) {
@@ -270,12 +270,12 @@ func TestFreshness(t *testing.T) {
 		wantKind(t, f, base, Status)
 		wantKind(t, f, base, Status)
 		if n.Load() != 1 {
-			t.Errorf("%d requests", n.Load())
+			t.Errorf("%d requests, want 1", n.Load())
 		}
 		c.add(31 * time.Second)
 		wantKind(t, f, base, Status)
 		if n.Load() != 2 {
-			t.Errorf("%d requests", n.Load())
+			t.Errorf("%d requests, want 2", n.Load())
 		}
 	})
 }
@@ -313,7 +313,7 @@ func TestPresigned(t *testing.T) {
 		want(t, f, u+"good1", red)
 		want(t, f, u+"good1", red)
 		if n.Load() != 1 {
-			t.Errorf("%d requests", n.Load())
+			t.Errorf("%d requests, want 1", n.Load())
 		}
 		wantKind(t, f, u+"stolen", Status)
 		want(t, f, u+"good2", red)
@@ -395,7 +395,7 @@ func TestBadBodies(t *testing.T) {
 			f := open(t, Config{Allow: loopback, MaxBytes: 100_000, Timeout: timeout})
 			wantKind(t, f, base, c.want)
 			if n := f.inFlight.Taken(); n != 0 {
-				t.Errorf("%d bytes stay counted", n)
+				t.Errorf("%d bytes stay counted, want 0", n)
 			}
 			f.Close()
 			until(t, "goroutines gone", func() bool { return runtime.NumGoroutine() <= before })
@@ -425,7 +425,7 @@ func TestBadBodies(t *testing.T) {
 		t.Errorf("%+v %v", facts, err)
 	}
 	if n.Load() != 1 {
-		t.Errorf("%d requests", n.Load())
+		t.Errorf("%d requests, want 1", n.Load())
 	}
 }
 
@@ -454,7 +454,7 @@ func TestRedirects(t *testing.T) {
 	n.Store(0)
 	wantKind(t, f, base+"/loop", Refused)
 	if n.Load() != 6 {
-		t.Errorf("%d requests in a loop", n.Load())
+		t.Errorf("%d requests in a loop, want 6", n.Load())
 	}
 	wantKind(t, f, base+"/file", Refused)
 	wantKind(t, f, base+"/away", Refused)
@@ -483,7 +483,7 @@ func TestCircuit(t *testing.T) {
 	}
 	wantKind(t, f, base+"/x", Open)
 	if n.Load() != openAfter {
-		t.Errorf("%d requests", n.Load())
+		t.Errorf("%d requests, want %d", n.Load(), openAfter)
 	}
 	if h := f.Hosts(); len(h) != 1 || !h[0].Open || h[0].Failures != openAfter || h[0].Host != "127.0.0.1" ||
 		h[0].Last != "status 502" || !h[0].At.Equal(c.t) {
@@ -497,7 +497,7 @@ func TestCircuit(t *testing.T) {
 	want(t, f, base+"/1", red)
 	want(t, f, base+"/2", red)
 	if h := f.Hosts(); h[0].Open || h[0].InARow != 0 {
-		t.Errorf("%+v", h)
+		t.Errorf("got %+v, want [0].Open false, [0].InARow 0", h)
 	}
 }
 
@@ -546,7 +546,7 @@ func TestLimits(t *testing.T) {
 	close(gate)
 	wg.Wait()
 	if most.Load() > 4 {
-		t.Errorf("%d at once", most.Load())
+		t.Errorf("%d at once, want at most 4", most.Load())
 	}
 }
 
@@ -564,7 +564,7 @@ func TestCaches(t *testing.T) {
 	kept := func() (kept int) {
 		for i := range all {
 			if facts, err := f.Get(t.Context(), 0, fmt.Sprintf("%s/%d", base, i)); err != nil || facts.Width != 2 {
-				t.Fatalf("%d: %+v %v", i, facts, err)
+				t.Fatalf("%d: got %+v %v, want no error, Width 2", i, facts, err)
 			} else if _, ok := f.Bytes(facts.ID); ok {
 				kept++
 			}
@@ -574,12 +574,12 @@ func TestCaches(t *testing.T) {
 	kept()
 	until(t, "a few images' bytes", func() bool { k := kept(); return k > 0 && k <= 10 })
 	if n.Load() != all || bytes.Load() < all-10 || urls.Load() > 0 {
-		t.Errorf("%d downloads, of %d images the bytes went", n.Load(), bytes.Load())
+		t.Errorf("%d downloads, of %d images the bytes went: got %d, want %d, at least %d, 0", n.Load(), bytes.Load(), urls.Load(), all, all-10)
 	}
 	f = open(t, Config{Allow: loopback, URLs: 20, NoRoom: full})
 	kept()
 	if n := len(f.urls.entries); n > 20 || urls.Load() != int64(all-n) {
-		t.Errorf("%d URLs kept, %d went", n, urls.Load())
+		t.Errorf("%d URLs kept, %d went, want at most 20, %d", n, urls.Load(), int64(all-n))
 	}
 	for i := range maxHosts + all {
 		h, err := f.hosts.acquire(t.Context(), 0, fmt.Sprint(i))
@@ -589,7 +589,7 @@ func TestCaches(t *testing.T) {
 		h.release(0, time.Now(), time.Now(), nil)
 	}
 	if n := f.hosts.all.Len(); n > maxHosts || other.Load() < all {
-		t.Errorf("%d hosts kept, %d went", n, other.Load())
+		t.Errorf("%d hosts kept, %d went, want at most %d, at least %d", n, other.Load(), maxHosts, all)
 	}
 }
 
@@ -618,7 +618,7 @@ func TestErrorsKeepSecrets(t *testing.T) {
 			t.Fatalf("untyped %v", err)
 		}
 		if s := fmt.Sprintf("%v %+v %#v", err, e.Err, errors.Unwrap(err)); strings.Contains(s, "secret") || strings.Contains(s, "hunter2") {
-			t.Errorf("%s", s)
+			t.Errorf("got %s, want no %q in it, no %q in it", s, "secret", "hunter2")
 		}
 	}
 }
@@ -655,7 +655,7 @@ func TestConfig(t *testing.T) {
 	for _, c := range []Config{{Budget: -1}, {MaxBytes: -5}, {AllowedDomains: []string{"http://x"}},
 		{AllowedDomains: []string{"*.x"}}, {Total: -1}} {
 		if _, err := New(c); err == nil {
-			t.Errorf("%+v: no error", c)
+			t.Errorf("%+v: no error; got %v, want an error", c, err)
 		}
 	}
 }
@@ -722,7 +722,7 @@ func TestPanicCostsOneURL(t *testing.T) {
 	}})
 	for range 2 {
 		if err := wantKind(t, f, base+"/bad.png", Panicked); strings.Contains(err.Error(), "bad.png") {
-			t.Errorf("the error tells the URL: %v", err)
+			t.Errorf("the error tells the URL: got %v, want no %q in it", err, "bad.png")
 		}
 	}
 	want(t, f, base+"/good.png", red)

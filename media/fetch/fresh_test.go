@@ -68,7 +68,7 @@ func TestKeys(t *testing.T) {
 		x, err := f.parse(a)
 		y, err2 := f.parse(b)
 		if err != nil || err2 != nil {
-			t.Fatal(a, err, b, err2)
+			t.Fatalf("%q: got %v %q %v, want no error, no error", a, err, b, err2)
 		}
 		return x.key == y.key
 	}
@@ -88,13 +88,13 @@ func TestKeys(t *testing.T) {
 		{"https://evilamazonaws.com/k?Signature=1", "https://evilamazonaws.com/k?Signature=2", false},
 	} {
 		if got := same(c.a, c.b); got != c.same {
-			t.Errorf("%s and %s: same %v", c.a, c.b, got)
+			t.Errorf("%s and %s: same %v, want %v", c.a, c.b, got, c.same)
 		}
 	}
 	for _, u := range []string{"", "h/a", "ftp://h/a", "file:///etc/passwd", "http:///a", "http:h", "javascript:alert(1)",
 		"http://[::1", "data:;base64,AA", "//h/a"} {
 		if _, err := f.parse(u); err == nil {
-			t.Errorf("%q is accepted", u)
+			t.Errorf("%q is accepted: got %v, want an error", u, err)
 		}
 	}
 }
@@ -132,7 +132,8 @@ func FuzzParse(f *testing.F) {
 		}
 		b, err := fe.parse(a.url.String())
 		if err != nil || a.full != b.full || a.key != b.key {
-			t.Fatalf("%q and its normal form %q are not the same: %v", s, a.url, err)
+			t.Fatalf("%q and its normal form %q are not the same: %v; got %v, %v, want no error, %v, %v",
+				s, a.url, err, a.full, a.key, b.full, b.key)
 		}
 	})
 }

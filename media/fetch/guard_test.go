@@ -122,7 +122,7 @@ func TestNoPacketOut(t *testing.T) {
 		}
 	}
 	if n := hits.Load(); n != 0 {
-		t.Errorf("%d connections arrived", n)
+		t.Errorf("%d connections arrived, want 0", n)
 	}
 	if f.Stats().Failed[Refused] < 20 {
 		t.Errorf("counts %v", f.Stats())
@@ -160,7 +160,7 @@ func TestRedirectAndRebinding(t *testing.T) {
 	want(t, f, "http://rebind.example:"+port+"/a", red)
 	wantKind(t, f, "http://rebind.example:"+port+"/b", Refused)
 	if hits.Load() != 0 {
-		t.Errorf("%d connections arrived", hits.Load())
+		t.Errorf("%d connections arrived, want 0", hits.Load())
 	}
 }
 
@@ -218,7 +218,7 @@ func TestProxyNotDialled(t *testing.T) {
 		wantKind(t, f, "http://93.184.216.34:"+port+"/x.png", Refused)
 	}
 	if n := hits.Load(); n != 0 {
-		t.Fatalf("the proxy was dialled %d times", n)
+		t.Fatalf("the proxy was dialled %d times, want 0", n)
 	}
 
 	proxy, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -263,7 +263,7 @@ func TestProxy(t *testing.T) {
 		wantKind(t, f, u, Refused)
 	}
 	if n.Load() != 1 {
-		t.Errorf("%d requests reached the proxy", n.Load())
+		t.Errorf("%d requests reached the proxy, want 1", n.Load())
 	}
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "REQUEST_METHOD"} {
 		t.Setenv(name, "")
@@ -278,6 +278,6 @@ func TestProxy(t *testing.T) {
 	want(t, f, "http://images.example/b.png", red)
 	wantKind(t, f, "http://direct.example/b.png", Unreachable)
 	if n.Load() != 2 {
-		t.Errorf("%d requests reached the proxy", n.Load())
+		t.Errorf("%d requests reached the proxy, want 2", n.Load())
 	}
 }

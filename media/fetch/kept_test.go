@@ -59,7 +59,8 @@ func TestKeptIsShared(t *testing.T) {
 			}
 		}
 		if s.used > most || len(s.entries) > most/3 || len(s.holders) > 2*len(s.entries) || len(s.most) != len(s.holders) {
-			t.Errorf("%s: %d of %d used by %d entries of %d holders", name, s.used, most, len(s.entries), len(s.holders))
+			t.Errorf("%s: %d of %d used by %d entries of %d holders; got %d, want at most %d, at most %d, at most %d, %d",
+				name, s.used, most, len(s.entries), len(s.holders), len(s.most), most, most/3, 2*len(s.entries), len(s.holders))
 		}
 	}
 }

@@ -92,7 +92,7 @@ func TestPillow(t *testing.T) {
 				want.Format = "JPEG"
 			}
 			if got != want {
-				t.Errorf("%s: %+v, Pillow: %+v", c.Name, got, want)
+				t.Errorf("%s: got %+v, Pillow: %+v, want %+v", c.Name, got, want, want)
 			}
 		}
 		for range 3 {
@@ -127,7 +127,7 @@ func TestConformanceImages(t *testing.T) {
 			return
 		}
 		if err != nil {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("%s: got %v, want no error", path, err)
 			return
 		}
 		n++
@@ -205,7 +205,7 @@ func TestSteadyStateAllocs(t *testing.T) {
 			read := func() { *src = c.B64; r.Read(src) }
 			read()
 			if n := testing.AllocsPerRun(50, read); n > 0 {
-				t.Errorf("%s: %v allocations", c.Name, n)
+				t.Errorf("%s: got %v allocations, want 0", c.Name, n)
 			}
 		}
 	}
@@ -229,7 +229,7 @@ func FuzzReader(f *testing.F) {
 			t.Fatalf("accepted %+v", whole)
 		}
 		if cap(r.buf) > 2*maxMeta+2*len(b) {
-			t.Fatalf("buffer of %d bytes for a file of %d", cap(r.buf), len(b))
+			t.Fatalf("buffer of %d bytes for a file of %d, want at most %d", cap(r.buf), len(b), 2*maxMeta+2*len(b))
 		}
 	})
 }

@@ -77,7 +77,7 @@ func TestNamesRest(t *testing.T) {
 	}
 	first, second := <-starts, <-starts
 	if second.Sub(first) < 40*time.Millisecond {
-		t.Errorf("the second began %v after the first, which took 20 ms", second.Sub(first))
+		t.Errorf("the second began %v after the first, which took 20 ms, want at least %v", second.Sub(first), 40*time.Millisecond)
 	}
 }
 
@@ -87,10 +87,10 @@ func TestNamesPanic(t *testing.T) {
 	for id := range byte(2) {
 		p.Want(Image{Source: media.File([]byte("file")), ID: mmhash.ContentID{id}, Bytes: 4}, form)
 		if err := <-panics; err == nil {
-			t.Error("a panic without an error")
+			t.Errorf("a panic without an error: got %v, want an error", err)
 		}
 		if n, known := p.Get(mmhash.ContentID{id}, form); !known || n != "" {
-			t.Errorf("name %q, known %v", n, known)
+			t.Errorf("name %q, known %v, want true, %q", n, known, "")
 		}
 	}
 }

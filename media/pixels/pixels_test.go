@@ -196,7 +196,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.kind)
 		}
 		if spent := after.TotalAlloc - before.TotalAlloc; spent > 2<<20 {
-			t.Errorf("%s: %d KiB allocated", c.name, spent>>10)
+			t.Errorf("%s: %d KiB allocated; got %d, want at most %d", c.name, spent>>10, spent, 2<<20)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if p.W*p.H > lim.pixels || len(p.Pix) != 3*p.W*p.H {
-			t.Fatalf("%d×%d with %d bytes", p.W, p.H, len(p.Pix))
+			t.Fatalf("%d×%d with %d bytes: got %d, want at most %d, %d", p.W, p.H, len(p.Pix), p.W*p.H, lim.pixels, 3*p.W*p.H)
 		}
 	})
 }

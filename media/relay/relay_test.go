@@ -52,10 +52,10 @@ func TestServes(t *testing.T) {
 		t.Errorf("status %d, %q", w.Code, w.Body)
 	}
 	if w := get(r, "HEAD", link); w.Code != 200 || w.Body.Len() != 0 {
-		t.Errorf("HEAD: %d with %d bytes", w.Code, w.Body.Len())
+		t.Errorf("HEAD: got %d with %d bytes, want 200, 0", w.Code, w.Body.Len())
 	}
 	if w := get(r, "POST", link); w.Code != 405 {
-		t.Errorf("POST: %d", w.Code)
+		t.Errorf("POST: got %d, want 405", w.Code)
 	}
 	other, _ := newRelay(t, 1<<20)
 	link2, _ := r.Offer(id(2), give(png))
@@ -77,14 +77,14 @@ func TestServes(t *testing.T) {
 	}
 	*now = now.Add(60 * time.Second)
 	if w := get(r, "GET", link); w.Code != 200 {
-		t.Errorf("in the last second: %d", w.Code)
+		t.Errorf("in the last second: got %d, want 200", w.Code)
 	}
 	*now = now.Add(time.Second)
 	if w := get(r, "GET", link); w.Code != 410 {
-		t.Errorf("after its time: %d", w.Code)
+		t.Errorf("after its time: got %d, want 410", w.Code)
 	}
 	if s := r.Stats(); s.Offered != 2 || s.Served != 2 || s.Expired != 1 || s.Forbidden != 6 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Offered 2, Served 2, Expired 1, Forbidden 6", s)
 	}
 }
 
@@ -119,10 +119,10 @@ func TestRoom(t *testing.T) {
 		t.Error("no room though one was fetched")
 	}
 	if w := get(r, "GET", links[1]); w.Code != 404 {
-		t.Errorf("the one that went: %d", w.Code)
+		t.Errorf("the one that went: got %d, want 404", w.Code)
 	}
 	if w := get(r, "GET", links[0]); w.Code != 200 {
-		t.Errorf("one that is awaited: %d", w.Code)
+		t.Errorf("one that is awaited: got %d, want 200", w.Code)
 	}
 	*now = now.Add(2 * time.Minute) // no worker will come any more
 	for i := range byte(3) {
@@ -138,7 +138,7 @@ func TestRoom(t *testing.T) {
 func TestBadURL(t *testing.T) {
 	for _, u := range []string{"", "10.0.0.2:9904", "ftp://h/", "http://", "http://h/?x=1", "http://h/\"", "http://h/#a"} {
 		if _, err := New(Config{URL: u}); err == nil {
-			t.Errorf("%q is taken", u)
+			t.Errorf("%q is taken: got %v, want an error", u, err)
 		}
 	}
 }
@@ -234,12 +234,12 @@ func TestReplicas(t *testing.T) {
 	dead, _ := New(Config{URL: "http://all-replicas:9904", Key: key, Self: "127.0.0.1:1"})
 	link, _ = dead.Offer(id(3), give(png))
 	if w := get(b, "GET", link); w.Code != 502 {
-		t.Errorf("a replica that is gone: %d", w.Code)
+		t.Errorf("a replica that is gone: got %d, want 502", w.Code)
 	}
 	for _, c := range []Config{{Key: key[:31], Self: "10.0.0.1:1"}, {Key: key}, {Self: "10.0.0.1:1"}, {Key: key, Self: "host:1"}} {
 		c.URL = "http://h:1"
 		if _, err := New(c); err == nil {
-			t.Errorf("%+v is taken", c)
+			t.Errorf("%+v is taken: got %v, want an error", c, err)
 		}
 	}
 }

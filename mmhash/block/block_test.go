@@ -170,7 +170,7 @@ func TestLookaheadOfLocals(t *testing.T) {
 	tokens := make([]uint32, 14)
 	plain := locals(tokens)
 	if len(plain) != 3 || len(locals(tokens[:13])) != 2 {
-		t.Errorf("%d blocks of 14 tokens, %d of 13", len(plain), len(locals(tokens[:13])))
+		t.Errorf("%d blocks of 14 tokens, %d of 13, want 3, 2", len(plain), len(locals(tokens[:13])))
 	}
 	other := slices.Clone(tokens)
 	other[5] = 1
@@ -205,14 +205,14 @@ func TestLocalsAllocateNothing(t *testing.T) {
 	dst := make([]uint64, 0, 512)
 	spans := []Span{{100, 1196, 1}, {2000, 1196, 2}}
 	if n := testing.AllocsPerRun(20, func() { dst = fixed.Locals(dst[:0], tokens, Form{Size: 16}, spans, Root{}) }); n != 0 {
-		t.Errorf("%v allocations for 512 blocks", n)
+		t.Errorf("%v allocations for 512 blocks, want 0", n)
 	}
 	if n := testing.AllocsPerRun(20, func() {
 		fixed.Name("a name")
 		fixed.Root("adapter", "salt")
 		dst = fixed.Chain(dst[:0], dst[:4])
 	}); n != 0 {
-		t.Errorf("%v allocations for a name", n)
+		t.Errorf("%v allocations for a name, want 0", n)
 	}
 }
 

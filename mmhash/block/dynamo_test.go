@@ -30,7 +30,7 @@ type infos struct {
 // dynamo-kv-router 1.6.1.
 func TestDynamoVectors(t *testing.T) {
 	if n := checkDynamo(t, "testdata/dynamo_block_hashes.jsonl.gz"); n < 80 {
-		t.Errorf("only %d vectors", n)
+		t.Errorf("only %d vectors, want at least 80", n)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestDynamoPads(t *testing.T) {
 	const img = 151655
 	a, b := uint64(0x844ceec942de2dd2), uint64(7)
 	if Pad(a) != 49115154 || Pad(0) != 1_000_000 || Pad(1<<64-1) != 1074741823 {
-		t.Errorf("pads %d %d %d", Pad(a), Pad(0), Pad(1<<64-1))
+		t.Errorf("pads %d %d %d, want 49115154, 1_000_000, 1074741823", Pad(a), Pad(0), Pad(1<<64-1))
 	}
 	d := Dynamo{Size: 4, Seed: dynamoSeed, Pads: true, ImageToken: img}
 	for name, c := range map[string]struct {
@@ -112,10 +112,10 @@ func TestDynamoPads(t *testing.T) {
 		}
 	}
 	if got := d.Locals(nil, []uint32{10, 20, img, img}, []Span{{2, 2, a}})[0]; got != 71881790567603244 {
-		t.Errorf("pad form: %d", got)
+		t.Errorf("pad form: got %d, want 71881790567603244", got)
 	}
 	if got := (Dynamo{Size: 4, Seed: dynamoSeed}).Locals(nil, []uint32{10, 20, img, img}, []Span{{2, 2, a}})[0]; got != 16596569145532104744 {
-		t.Errorf("names behind: %d", got)
+		t.Errorf("names behind: got %d, want 16596569145532104744", got)
 	}
 }
 
@@ -126,11 +126,11 @@ func TestDynamoTextVectors(t *testing.T) {
 		t.Fatalf("locals %d, want %d", locals, want)
 	}
 	if got := (Dynamo{Size: 4, Seed: DynamoSeed("adapter-a", "")}).Locals(nil, []uint32{0, 1, 2, 3}, nil)[0]; got != 6665157333201000639 {
-		t.Errorf("adapter: %d", got)
+		t.Errorf("adapter: got %d, want 6665157333201000639", got)
 	}
 	tokens := slices.Repeat([]uint32{100}, 32)
 	if got := (Dynamo{Size: 32, Seed: dynamoSeed}).Locals(nil, tokens, []Span{{0, 32, 0xDEADBEEF}})[0]; got != 231838601075267525 {
-		t.Errorf("one name: %d", got)
+		t.Errorf("one name: got %d, want 231838601075267525", got)
 	}
 }
 

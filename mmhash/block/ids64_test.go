@@ -43,7 +43,7 @@ func TestLocals64AreBlocksOfIDs(t *testing.T) {
 					want = append(want, fixed.Local64(nil, sent[at:at+width], own))
 				}
 				if got := fixed.Locals64(nil, tokens, size, runs, root, width > size); !slices.Equal(got, want) {
-					t.Errorf("page size %d, width %d, root %d: not the blocks of the ids", size, width, root)
+					t.Errorf("page size %d, width %d, root %d: not the blocks of the ids; got %v, want %v", size, width, root, got, want)
 				}
 			}
 		}
@@ -77,7 +77,7 @@ func TestLocals64AllocateNothing(t *testing.T) {
 	runs := []Run{{100, 1196, pads}, {2000, 1196, pads}}
 	for _, size := range []int{1, 16, 64} {
 		if n := testing.AllocsPerRun(20, func() { dst = fixed.Locals64(dst[:0], tokens, size, runs, Root{}, false) }); n != 0 {
-			t.Errorf("page size %d: %v allocations", size, n)
+			t.Errorf("page size %d: got %v allocations, want 0", size, n)
 		}
 	}
 }

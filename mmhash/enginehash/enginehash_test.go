@@ -14,14 +14,14 @@ func TestRecipe(t *testing.T) {
 		t.Errorf("name %s, want %x", got, want)
 	}
 	if got := (Recipe{Ready: true, Known: "cat"}).Of([]byte("file")); got != "cat" {
-		t.Errorf("a known name: %s", got)
+		t.Errorf("a known name: got %s, want %q", got, "cat")
 	}
 	keys := map[[32]byte]bool{}
 	for _, r := range []Recipe{{}, r, {Before: []byte("before"), After: []byte("  after")}, {Algorithm: SHA256}, {Ready: true, Known: "cat"}} {
 		keys[r.Key()] = true
 	}
 	if len(keys) != 5 {
-		t.Errorf("%d keys of 5 recipes", len(keys))
+		t.Errorf("%d keys of 5 recipes, want 5", len(keys))
 	}
 }
 
