@@ -77,7 +77,7 @@ func TestConformanceGoldenChat(t *testing.T) {
 			continue
 		}
 		if err != nil {
-			t.Errorf("%s %s: %v", row.Model, row.Case, err)
+			t.Errorf("%s %s: got %v, want no error", row.Model, row.Case, err)
 			continue
 		}
 		var sizes []vision.Media
@@ -86,7 +86,7 @@ func TestConformanceGoldenChat(t *testing.T) {
 		}
 		e, err := m.Expand(d, &d.Prompts[0], sizes)
 		if err != nil {
-			t.Errorf("%s %s: %v", row.Model, row.Case, err)
+			t.Errorf("%s %s: got %v, want no error", row.Model, row.Case, err)
 			continue
 		}
 		var want []uint32
@@ -169,7 +169,7 @@ func TestConformanceSGLangServer(t *testing.T) {
 		req := request(t, asBody(t, json.RawMessage(strings.ReplaceAll(text, `"file"`, `"url"`)), s.Extra))
 		d, err := m.Read(t.Context(), ChatEndpoint, req)
 		if err != nil {
-			t.Errorf("%s: %v", s.Step, err)
+			t.Errorf("%s: got %v, want no error", s.Step, err)
 			continue
 		}
 		e, err := m.Expand(d, &d.Prompts[0], media)
@@ -182,7 +182,7 @@ func TestConformanceSGLangServer(t *testing.T) {
 	}
 	t.Logf("sglang server: %d chats, %d blocks equal", chats, blocks)
 	if chats < 25 || blocks < 40 {
-		t.Errorf("only %d chats and %d blocks compared", chats, blocks)
+		t.Errorf("only %d chats and %d blocks compared, want at least 25, at least 40", chats, blocks)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestConformanceFallbacks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ours.ContentFormat() != theirs.ContentFormat() {
-			t.Errorf("%s: content as %v, theirs as %v", file, ours.ContentFormat(), theirs.ContentFormat())
+			t.Errorf("%s: content as %v, theirs as %v, want %v", file, ours.ContentFormat(), theirs.ContentFormat(), theirs.ContentFormat())
 		}
 		for _, c := range chats {
 			for _, generate := range []bool{false, true} {

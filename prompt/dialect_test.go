@@ -41,12 +41,12 @@ func TestStubEngine(t *testing.T) {
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"tools":[{"type":"function"}],"add_generation_prompt":false}`)
 	if text := d.Prompts[0].Text; !strings.Contains(text, "<|im_start|>user\na|b<|im_end|>") ||
 		!strings.HasSuffix(text, "<|im_start|>assistant\n") {
-		t.Errorf("%q", text)
+		t.Errorf("got %q, want %q in it, %q last", text, "<|im_start|>user\na|b<|im_end|>", "<|im_start|>assistant\n")
 	}
 	if _, err := m.Read(t.Context(), MessagesEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != ErrEndpoint {
-		t.Errorf("another API: %v", err)
+		t.Errorf("another API: got %v, want %v", err, ErrEndpoint)
 	}
 	if _, err := Load(shipped, Options{}); err == nil || !strings.Contains(err.Error(), "Dialect") {
-		t.Errorf("no dialect: %v", err)
+		t.Errorf("no dialect: got %v, want an error, %q in it", err, "Dialect")
 	}
 }

@@ -85,18 +85,18 @@ func copyShipped(t *testing.T, without string, with map[string]string) string {
 func TestNoTemplate(t *testing.T) {
 	m := load(t, copyShipped(t, "chat_template.jinja", map[string]string{"tokenizer_config.json": "{}"}), Options{})
 	if w := m.Warnings(); len(w) == 0 || !strings.Contains(w[0], "no chat template") {
-		t.Errorf("warnings: %q", w)
+		t.Errorf("warnings: got %q, want some of them, [0] %q in it", w, "no chat template")
 	}
 	if _, err := m.Read(t.Context(), ChatEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != ErrNoTemplate {
-		t.Errorf("chat: %v", err)
+		t.Errorf("chat: got %v, want %v", err, ErrNoTemplate)
 	}
 	if d := draft(t, m, CompletionsEndpoint, `{"prompt":"a"}`); d.Prompts[0].Text != "a" {
-		t.Error("completion is not read")
+		t.Errorf("completion is not read: got %q, want %q", d.Prompts[0].Text, "a")
 	}
 	m = load(t, copyShipped(t, "chat_template.jinja", map[string]string{"tokenizer_config.json": "{}"}),
 		Options{TemplateFile: "{{ messages[0].content }}"})
 	if d := draft(t, m, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}]}`); d.Prompts[0].Text != "a" {
-		t.Errorf("a template given as text: %q", d.Prompts[0].Text)
+		t.Errorf("a template given as text: got %q, want %q", d.Prompts[0].Text, "a")
 	}
 }
 

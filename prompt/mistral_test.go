@@ -80,7 +80,7 @@ func TestMistralMode(t *testing.T) {
 			d := draft(t, m, c.endpoint, c.body)
 			e, err := m.Expand(d, &d.Prompts[0], c.sizes)
 			if err != nil || !e.Exact {
-				t.Fatal(err, e.Why)
+				t.Fatalf("%v %q: got %v, want no error, true", err, e.Why, e.Exact)
 			}
 			if got := m.Tokenizer().Decode(e.IDs, false); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
@@ -124,7 +124,7 @@ func TestMistralRefusals(t *testing.T) {
 		}
 	}
 	if _, err := m.Read(t.Context(), ResponsesEndpoint, request(t, `{"input":"a"}`)); !errors.Is(err, ErrMistral) {
-		t.Errorf("responses: %v", err)
+		t.Errorf("responses: got %v, want %v", err, ErrMistral)
 	}
 }
 
@@ -157,11 +157,11 @@ func TestConformanceMistralPrompts(t *testing.T) {
 			sizes = append(sizes, vision.Media{Modality: "image", Width: wh[0], Height: wh[1]})
 		}
 		if len(sizes) != len(d.Prompts[0].Media) {
-			t.Fatalf("%s: %d media for %d images", row.Case, len(d.Prompts[0].Media), len(sizes))
+			t.Fatalf("%s: %d media for %d images, want %d", row.Case, len(d.Prompts[0].Media), len(sizes), len(d.Prompts[0].Media))
 		}
 		e, err := m.Expand(d, &d.Prompts[0], sizes)
 		if err != nil {
-			t.Errorf("%s: %v", row.Case, err)
+			t.Errorf("%s: got %v, want no error", row.Case, err)
 			continue
 		}
 		var want []uint32

@@ -167,7 +167,7 @@ func TestAPIs(t *testing.T) {
 			}
 			for _, md := range got.Prompts[0].Media {
 				if url := bytes.Join(md.Raw(req.Body), nil); string(url) != png {
-					t.Errorf("image %q", url)
+					t.Errorf("image %q: got %q, want %q", url, string(url), png)
 				}
 			}
 		})
@@ -179,7 +179,7 @@ func TestBatch(t *testing.T) {
 	d := draft(t, m, BatchEndpoint,
 		`{"messages":[[{"role":"user","content":"a"}],[{"role":"user","content":"b"},{"role":"assistant","content":"c"},{"role":"user","content":"d"}]]}`)
 	if len(d.Prompts) != 2 || !strings.Contains(d.Prompts[1].Text, "d<|im_end|>") {
-		t.Errorf("%+v", d.Prompts)
+		t.Errorf("got %+v, want 2 of them, [1].Text %q in it", d.Prompts, "d<|im_end|>")
 	}
 }
 
@@ -259,7 +259,7 @@ func TestRefusals(t *testing.T) {
 	}
 	d := draft(t, m, CompletionsEndpoint, `{"prompt":"`+strings.Repeat("a b ", 5000)+`"}`)
 	if _, err := m.Expand(d, &d.Prompts[0], nil); err == nil {
-		t.Error("a prompt above max_model_len is taken")
+		t.Errorf("a prompt above max_model_len is taken: got %v, want an error", err)
 	}
 }
 
@@ -397,7 +397,7 @@ func TestGivenIDs(t *testing.T) {
 		m := load(t, shipped, Options{Dialect: of(engine)})
 		d := draft(t, m, ChatEndpoint, body)
 		if e, err := m.Expand(d, &d.Prompts[0], nil); err != nil || !slices.Equal(e.IDs, []uint32{1, 2, 3}) {
-			t.Errorf("%s: %v %v", engine, e.IDs, err)
+			t.Errorf("%s: got %v %v, want no error, %v", engine, e.IDs, err, []uint32{1, 2, 3})
 		}
 	}
 }
@@ -411,7 +411,7 @@ func TestTextModel(t *testing.T) {
 		_, err := m.Read(t.Context(), ChatEndpoint,
 			request(t, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
 		if r, ok := err.(*Refused); !ok || r.Status != 400 {
-			t.Errorf("%s: %v", engine, err)
+			t.Errorf("%s: %v; got %v, %d, want true, 400", engine, err, ok, r.Status)
 		}
 	}
 }
@@ -559,7 +559,7 @@ func TestGrowingConversation(t *testing.T) {
 		fresh.Forget(0, 0)
 		got, want := expandAll(t, warm, request(t, body)), expandAll(t, fresh, request(t, body))
 		if !slices.Equal(got, want) {
-			t.Fatalf("%d turns: %d ids, %d without a past", turns, len(got), len(want))
+			t.Fatalf("%d turns: %d ids, %d without a past; got %v, want %v", turns, len(got), len(want), got, want)
 		}
 	}
 }
@@ -656,6 +656,7 @@ func TestIDsAtTheirLength(t *testing.T) {
 	d := draft(t, m, CompletionsEndpoint, `{"prompt":"`+text+`"}`)
 	e, err := m.Expand(d, &d.Prompts[0], nil)
 	if err != nil || len(e.IDs) == 0 || cap(e.IDs) > 2*len(e.IDs)+1024 || len(text)/3 < 4*len(e.IDs) {
-		t.Errorf("%d ids of a text of %d bytes in an array for %d (%v)", len(e.IDs), len(text), cap(e.IDs), err)
+		t.Errorf("%d ids of a text of %d bytes in an array for %d (%v): got %d, want no error, some, at most %d, at least %d",
+			len(e.IDs), len(text), cap(e.IDs), err, len(text)/3, 2*len(e.IDs)+1024, 4*len(e.IDs))
 	}
 }

@@ -51,7 +51,7 @@ func TestTruncationByRelease(t *testing.T) {
 			if err == nil {
 				got = len(e.IDs)
 				if !e.Exact || len(e.Spans) != 1 || e.Spans[0].Length != image {
-					t.Errorf("%s %s: %+v", c.release, c.keys, e)
+					t.Errorf("%s %s: %+v; got %d, want Exact true, 1, Spans[0].Length %d", c.release, c.keys, e, len(e.Spans), image)
 				}
 			}
 		}
@@ -61,6 +61,6 @@ func TestTruncationByRelease(t *testing.T) {
 	}
 	m := load(t, shipped, Options{Dialect: engine.RulesOf("vllm", "0.29.0").Dialect, Like: like})
 	if _, err := m.Read(t.Context(), ChatEndpoint, request(t, `{"truncate_prompt_tokens":16,`+chat+`}`)); err != ErrTruncation {
-		t.Errorf("before 0.30: %v", err)
+		t.Errorf("before 0.30: got %v, want %v", err, ErrTruncation)
 	}
 }

@@ -76,7 +76,7 @@ func (a *ask) encode(t testing.TB, tok *Tokenizer) (Encoded, error) {
 	}
 	s := new(body.Skeleton)
 	if err := s.Scan([][]byte{skeleton}); err != nil {
-		t.Fatalf("%v: %s", err, skeleton)
+		t.Fatalf("got %v: %s, want no error", err, skeleton)
 	}
 	var req body.Request
 	if err := body.Parse(s, &req); err != nil {

@@ -121,7 +121,7 @@ func TestLayouts(t *testing.T) {
 				}
 			}
 			if n != len(got.Images) {
-				t.Errorf("%d [IMG] for %d images: a text became a control token", n, len(got.Images))
+				t.Errorf("%d [IMG] for %d images: a text became a control token, want %d", n, len(got.Images), len(got.Images))
 			}
 		})
 	}
@@ -306,7 +306,7 @@ func FuzzEncode(f *testing.F) {
 			}
 		}
 		if n != len(got.Images) {
-			t.Fatalf("%d [IMG] for %d images", n, len(got.Images))
+			t.Fatalf("%d [IMG] for %d images, want %d", n, len(got.Images), len(got.Images))
 		}
 	})
 }

@@ -52,7 +52,7 @@ func startReference(t *testing.T) *reference {
 			return
 		}
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s: %v", python, err)
+			t.Errorf("%s: got %v, want no error", python, err)
 		}
 	})
 	scan := bufio.NewScanner(out)
@@ -170,7 +170,7 @@ func TestDifferential(t *testing.T) {
 			t.Error(err)
 			wrong++
 			if wrong == 100 {
-				t.Fatal("too many differences")
+				t.Fatalf("too many differences: got %d, want other than 100", wrong)
 			}
 		}
 	}

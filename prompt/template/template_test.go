@@ -83,7 +83,7 @@ func TestRules(t *testing.T) {
 	} {
 		tmpl, err := Compile(c.src, Options{})
 		if err != nil {
-			t.Errorf("%s: %v", c.why, err)
+			t.Errorf("%s: got %v, want no error", c.why, err)
 			continue
 		}
 		if got, err := tmpl.Render(nil, nil); err != nil || string(got) != c.want {
@@ -171,7 +171,7 @@ func TestLimits(t *testing.T) {
 	} {
 		tmpl, err := Compile(src, Options{Limits: Limits{OutputBytes: 16 << 20}})
 		if err != nil {
-			t.Errorf("%s: %v", src, err)
+			t.Errorf("%s: got %v, want no error", src, err)
 			continue
 		}
 		start := time.Now()
@@ -179,7 +179,7 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s: %v, want ErrLimit", src, err)
 		}
 		if d := time.Since(start); d > 20*time.Second {
-			t.Errorf("%s took %v to reach its limit", src, d)
+			t.Errorf("%s took %v to reach its limit, want at most %v", src, d, 20*time.Second)
 		}
 	}
 }
@@ -192,12 +192,12 @@ func TestNesting(t *testing.T) {
 			src = "{{ " + src + " }}"
 		}
 		if _, err := Compile(src, Options{}); err == nil {
-			t.Errorf("%q repeated compiles", part)
+			t.Errorf("%q repeated compiles: got %v, want an error", part, err)
 		}
 	}
 	for _, part := range []string{"+ 1 ", "and 1 ", "if 1 ", "| string ", "[0]", ".x", "* 1 ", "** 1 ", "(1)", "is string "} {
 		if _, err := Compile("{{ 1 "+strings.Repeat(part, 100_000)+" }}", Options{}); err == nil {
-			t.Errorf("%q repeated 100000 times compiles: the tree would be as deep", part)
+			t.Errorf("%q repeated 100000 times compiles: the tree would be as deep; got %v, want an error", part, err)
 		}
 	}
 }
@@ -248,7 +248,7 @@ func TestFromJSON(t *testing.T) {
 	} {
 		v, err := FromJSON(c.raw)
 		if err != nil {
-			t.Errorf("%s: %v", c.raw, err)
+			t.Errorf("%s: got %v, want no error", c.raw, err)
 			continue
 		}
 		if got, err := AppendJSON(nil, v); err != nil || string(got) != c.want {
@@ -345,7 +345,7 @@ func FuzzRender(f *testing.F) {
 			t.Fatalf("%q: %v", src, err)
 		}
 		if len(out) == 0 || out[0] != 'x' {
-			t.Fatalf("%q: dst was not kept: %q", src, out)
+			t.Fatalf("%q: dst was not kept: got %q, want some of them, [0] 'x'", src, out)
 		}
 		again, err2 := tmpl.Render([]byte("x"), vars)
 		if string(again) != string(out) || (err == nil) != (err2 == nil) {
@@ -375,7 +375,7 @@ func FuzzFromJSON(f *testing.F) {
 		}
 		again, err := FromJSON(string(out))
 		if err != nil {
-			t.Fatalf("%q was written as %q, which does not read: %v", raw, out, err)
+			t.Fatalf("%q was written as %q, which does not read: got %v, want no error", raw, out, err)
 		}
 		if second, _ := AppendJSON(nil, again); string(second) != string(out) {
 			t.Fatalf("%q: %q, then %q", raw, out, second)

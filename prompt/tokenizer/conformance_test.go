@@ -17,7 +17,7 @@ func conform(t *testing.T, tok *Tokenizer, texts []goldenText, ids string) {
 	var want [][]uint32
 	golden.JSON(t, &want, ids)
 	if len(want) != len(texts) {
-		t.Fatalf("%d texts, %d results", len(texts), len(want))
+		t.Fatalf("%d texts, %d results, want %d", len(texts), len(want), len(texts))
 	}
 	wrong := 0
 	for i, text := range texts {

@@ -58,7 +58,7 @@ func TestLoadDirectories(t *testing.T) {
 	} {
 		tok, err := Load(c.dir, nil)
 		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: got %v, want no error", c.name, err)
 			continue
 		}
 		if got := fmt.Sprint(tok.Encode(nil, c.text, c.opt)); got != c.want {

@@ -77,6 +77,6 @@ func TestMergesThatCannotHappen(t *testing.T) {
 		}
 	}
 	if dropped == 0 {
-		t.Error("no model left merges out")
+		t.Errorf("no model left merges out: got %d, want some", dropped)
 	}
 }

@@ -28,7 +28,7 @@ func compareSentencePiece(t *testing.T, text []byte) int {
 	for _, c := range models {
 		tok, err := LoadSentencePiece(c.Model)
 		if err != nil {
-			t.Errorf("%s: %v", c.Name, err)
+			t.Errorf("%s: got %v, want no error", c.Name, err)
 			continue
 		}
 		for _, row := range c.Rows {
@@ -156,7 +156,7 @@ func TestTekken(t *testing.T) {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 		if back := tok.Decode(tok.Encode(nil, text, Options{AddSpecial: true}), true); back != text {
-			t.Errorf("%q comes back as %q", text, back)
+			t.Errorf("%q comes back as %q, want %q", text, back, text)
 		}
 	}
 	if id, ok := tok.ID("[IMG]"); !ok || id != 10 || !tok.IsSpecial(10) {

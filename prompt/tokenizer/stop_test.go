@@ -92,6 +92,6 @@ func TestScratchIsBounded(t *testing.T) {
 		p.put(&scratch{syms: make([]uint32, maxKept), dead: make([]uint64, 0, maxKept/8)})
 	}
 	if s := p.get(); len(p) != 1 || s.syms != nil || cap(s.dead) != maxKept/8 {
-		t.Errorf("%d kept beside one, of %d and %d", len(p), cap(s.syms), cap(s.dead))
+		t.Errorf("%d kept beside one, of %d and %d: got %v, want 1, nil, %d", len(p), cap(s.syms), cap(s.dead), s.syms, maxKept/8)
 	}
 }

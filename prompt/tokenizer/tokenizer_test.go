@@ -70,7 +70,7 @@ func TestPipelines(t *testing.T) {
 			if strings.Contains(err.Error(), "not determined") {
 				continue
 			}
-			t.Errorf("tokenizer %d: %v", i, err)
+			t.Errorf("tokenizer %d: got %v, want no error", i, err)
 			continue
 		}
 		if diff := c.compare(tok); diff != "" {
@@ -79,7 +79,7 @@ func TestPipelines(t *testing.T) {
 		loaded, texts = loaded+1, texts+len(c.Rows)
 	}
 	if loaded < 80 {
-		t.Errorf("only %d tokenizers loaded", loaded)
+		t.Errorf("only %d tokenizers loaded, want at least 80", loaded)
 	}
 	t.Logf("%d tokenizers, %d texts", loaded, texts)
 }
@@ -170,13 +170,13 @@ func TestSearchEqualsMerging(t *testing.T) {
 			heap = heap[:m.mergeHeap(s, heap)]
 			naive := mergeNaively(m, m.symbols(nil, word))
 			if !slices.Equal(heap, naive) {
-				t.Fatalf("%d merges, %q: heap %v, pair by pair %v", merges, word, heap, naive)
+				t.Fatalf("%d merges, %q: heap %v, pair by pair %v, want %v", merges, word, heap, naive, naive)
 			}
 			if got, ok := m.encodeSearch(nil, s, word); !ok || !slices.Equal(got, naive) {
-				t.Fatalf("%d merges, %q: search %v (%v), pair by pair %v", merges, word, got, ok, naive)
+				t.Fatalf("%d merges, %q: search %v (%v), pair by pair %v, want true, %v", merges, word, got, ok, naive, naive)
 			}
 			if got := m.encode(nil, s, word, 0, len(word)); !slices.Equal(got, naive) {
-				t.Fatalf("%d merges, %q: encode %v, pair by pair %v", merges, word, got, naive)
+				t.Fatalf("%d merges, %q: encode %v, pair by pair %v, want %v", merges, word, got, naive, naive)
 			}
 		}
 	}
@@ -254,7 +254,7 @@ func TestCache(t *testing.T) {
 		for _, opt := range []Options{{}, {PlainSpecials: true}, {AddSpecial: true}} {
 			got, want := cache.Encode(nil, text, opt), tok.Encode(nil, text, opt)
 			if !slices.Equal(got, want) {
-				t.Fatalf("turn %d, %+v: %v, without cache %v", turn, opt, got, want)
+				t.Fatalf("turn %d, %+v: got %v, without cache %v, want %v", turn, opt, got, want, want)
 			}
 		}
 	}
@@ -294,10 +294,10 @@ func TestCacheEncodesOnce(t *testing.T) {
 		}
 		readers.Wait()
 		if n := int(counted.times.Load()); n != round+1 {
-			t.Fatalf("encoded %d times in %d rounds", n, round+1)
+			t.Fatalf("encoded %d times in %d rounds, want %d", n, round+1, round+1)
 		}
 		if n := len(cache.pending); n > 0 {
-			t.Errorf("%d stretches pending", n)
+			t.Errorf("%d stretches pending, want 0", n)
 		}
 	}
 }
@@ -318,14 +318,14 @@ func TestConcurrentEncode(t *testing.T) {
 	text := strings.Repeat("<|im_start|>the note on a boat 中文字 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 20)
 	want := tok.Encode(nil, text, Options{})
 	if got := tok.Decode(want, false); got != text {
-		t.Errorf("decoded %q", got)
+		t.Errorf("decoded %q, want %q", got, text)
 	}
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 50 {
 				if got := tok.Encode(nil, text, Options{}); !slices.Equal(got, want) {
-					t.Error("ids differ between goroutines")
+					t.Errorf("ids differ between goroutines: got %v, want %v", got, want)
 					return
 				}
 			}
@@ -339,7 +339,7 @@ func TestEncodeAllocatesNothing(t *testing.T) {
 	text := strings.Repeat("<|im_start|>the note on a boat 中文字 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 20)
 	ids := tok.Encode(nil, text, Options{})
 	if n := testing.AllocsPerRun(20, func() { ids = tok.Encode(ids[:0], text, Options{}) }); n > 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want 0", n)
 	}
 }
 
@@ -410,7 +410,7 @@ func TestUnsupportedKinds(t *testing.T) {
 	// older files do not name their model's type
 	for _, file := range []string{`{"model":{"vocab":[["a",0]]}}`, `{"model":{"vocab":{"a":0}}}`} {
 		if _, err := LoadJSON([]byte(file)); err == nil || !strings.Contains(err.Error(), `"a model without merges" is not supported`) {
-			t.Errorf("%s: %v", file, err)
+			t.Errorf("%s: got %v, want an error, %q in it", file, err, `"a model without merges" is not supported`)
 		}
 	}
 }
@@ -481,6 +481,6 @@ func TestNormalForms(t *testing.T) {
 	partial := false
 	ids := tok.Encode(nil, "e<|end|>e"+strings.Repeat("\u0323", 31), Options{Partial: &partial})
 	if !partial || !slices.Equal(ids, []uint32{0, 1}) {
-		t.Errorf("31 marks: %v, a leading part: %v", ids, partial)
+		t.Errorf("31 marks: got %v, a leading part: %v, want true, %v", ids, partial, []uint32{0, 1})
 	}
 }

@@ -24,7 +24,7 @@ func TestWideEqualsMerging(t *testing.T) {
 			}
 			want := mergeNaively(m, m.symbols(nil, word))
 			if got := m.encodeWide(nil, s, word, 0, len(word)); !slices.Equal(got, want) {
-				t.Fatalf("%d merges, %q: %v, pair by pair %v", merges, word, got, want)
+				t.Fatalf("%d merges, %q: got %v, pair by pair %v, want %v", merges, word, got, want, want)
 			}
 			for i := 0; i < len(word); {
 				if stop := m.wide.piece(word, i, len(word)); stop-i == 3 {
@@ -36,7 +36,7 @@ func TestWideEqualsMerging(t *testing.T) {
 		}
 	}
 	if cuts < 1000 || joined < 1000 {
-		t.Errorf("%d pieces of one character, %d others: both should be many", cuts, joined)
+		t.Errorf("%d pieces of one character, %d others: both should be many, want at least 1000, at least 1000", cuts, joined)
 	}
 }
 
@@ -72,7 +72,7 @@ func TestConformanceWide(t *testing.T) {
 			want := m.symbols(nil, word)
 			want = want[:m.mergeHeap(s, want)]
 			if got := m.encodeWide(nil, s, word, 0, len(word)); !slices.Equal(got, want) {
-				t.Fatalf("%s, %q: %v, merging %v", model, word, head(got), head(want))
+				t.Fatalf("%s, %q: %v, merging %v; got %v, want %v", model, word, head(got), head(want), got, want)
 			}
 		}
 	}

@@ -135,7 +135,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 		}
 		m, err := Load(dir(files), tok, Options{Reading: transformers})
 		if err != nil {
-			t.Errorf("%s: %v", f.Family, err)
+			t.Errorf("%s: got %v, want no error", f.Family, err)
 			continue
 		}
 		seen++
@@ -146,7 +146,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 			rows++
 			ids, spans, err := m.ExpandText(nil, p.Prompt, mediaOf(p.Images), nil)
 			if err != nil {
-				t.Errorf("%s %s: %v", f.Family, p.Case, err)
+				t.Errorf("%s %s: got %v, want no error", f.Family, p.Case, err)
 				continue
 			}
 			if want := unroll(p.IDs); !slices.Equal(ids, want) {
@@ -334,7 +334,7 @@ func replayOne(t *testing.T, m *Expander, tok Tokens, c recordedCase, media []Me
 	}
 	have, spans, err := m.Expand(nil, ids, media, kw)
 	if err != nil {
-		t.Errorf("%s: %v", c.ID, err)
+		t.Errorf("%s: got %v, want no error", c.ID, err)
 		return 0
 	}
 	if !slices.Equal(want, have) {
@@ -374,7 +374,7 @@ func TestConformanceChat(t *testing.T) {
 		n++
 		ids, spans, err := m.Expand(nil, r.IDs, mediaOf(r.Images), nil)
 		if err != nil {
-			t.Errorf("%s %s: %v", r.Model, r.Case, err)
+			t.Errorf("%s %s: got %v, want no error", r.Model, r.Case, err)
 			continue
 		}
 		if want := unroll(r.RLE); !slices.Equal(ids, want) {
@@ -430,7 +430,7 @@ func TestConformanceSGLang(t *testing.T) {
 			n++
 			ids, spans, err := m.ExpandText(nil, r.Prompt, media, nil)
 			if err != nil {
-				t.Errorf("%s %s: %v", name, r.Case, err)
+				t.Errorf("%s %s: got %v, want no error", name, r.Case, err)
 				continue
 			}
 			if want := unroll(r.RLE); !slices.Equal(ids, want) {
@@ -457,7 +457,7 @@ func loadModelDir(t *testing.T, path string, opts Options) *Expander {
 	dir := golden.Unpacked(t, path)
 	m, err := Load(os.DirFS(dir), loadTokens(t, golden.Read(t, dir, "tokenizer.json")), opts)
 	if err != nil {
-		t.Fatalf("%s: %v", path, err)
+		t.Fatalf("%s: got %v, want no error", path, err)
 	}
 	return m
 }
@@ -479,7 +479,7 @@ func TestConformanceModelDirs(t *testing.T) {
 		d := os.DirFS(golden.Unpacked(t, filepath.Join(models, c.dir)))
 		tok, err := tokenizer.Load(d, nil)
 		if err != nil {
-			t.Errorf("%s: tokenizer: %v", c.dir, err)
+			t.Errorf("%s: tokenizer: got %v, want no error", c.dir, err)
 			continue
 		}
 		m, err := Load(d, realTokens{tok}, Options{})

@@ -33,11 +33,11 @@ func TestOneEntryMakesAFamily(t *testing.T) {
 			t.Errorf("%+v: %v %v %v, want %v", reading, ids, spans, err, want)
 		}
 		if text, ok := m.Placeholder("image", 1); !ok || text != "<unicorn>\n" || m.Family() != "unicorn_vl" {
-			t.Errorf("placeholder %q of %s", text, m.Family())
+			t.Errorf("placeholder %q of %s: got %v, want true, %q, %q", text, m.Family(), ok, "<unicorn>\n", "unicorn_vl")
 		}
 	}
 	if f := with.facts("unicorn_vl", ""); !f.PlaceholdersFirst || !f.NamedFormat {
-		t.Errorf("facts %+v", f)
+		t.Errorf("facts %+v, want PlaceholdersFirst true, NamedFormat true", f)
 	}
 	var unknown *UnknownModelError
 	if _, err := Load(files, tok, Options{}); !errors.As(err, &unknown) {
@@ -55,7 +55,7 @@ func TestFamilyByName(t *testing.T) {
 		t.Fatalf("%v %v", m, err)
 	}
 	if n, _, err := m.Count(Media{Width: 56, Height: 56}, nil); n != 4 || err != nil {
-		t.Errorf("%d tokens, %v", n, err)
+		t.Errorf("%d tokens, %v, want 4, no error", n, err)
 	}
 	if m, _ := qwen(t, Options{Family: "qwen3_vl"}); m.Family() != "qwen3_vl" || len(m.Warnings()) != 1 {
 		t.Errorf("%s, warnings %q, want one about the other family", m.Family(), m.Warnings())
@@ -94,7 +94,7 @@ func TestEveryFamilyHasACase(t *testing.T) {
 		}
 		m, _, err := random.load(i)
 		if err != nil {
-			t.Fatalf("%s: %v", r.Fam, err)
+			t.Fatalf("%s: got %v, want no error", r.Fam, err)
 		}
 		seen[r.Fam] = true
 		cases[m.Family()]++

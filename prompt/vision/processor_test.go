@@ -189,7 +189,7 @@ func loadProcessor(t testing.TB, f processorFamily, reading Reading, tokens map[
 	}
 	m, err := Load(dir(files), stub, Options{Reading: reading})
 	if err != nil {
-		t.Fatalf("%s: %v", f.Family, err)
+		t.Fatalf("%s: got %v, want no error", f.Family, err)
 	}
 	return m, stub
 }
@@ -249,7 +249,7 @@ func TestProcessorCounts(t *testing.T) {
 				continue
 			}
 			if err != nil {
-				t.Errorf("%s %dx%d: %v", f.Family, r.W, r.H, err)
+				t.Errorf("%s %dx%d: got %v, want no error", f.Family, r.W, r.H, err)
 				continue
 			}
 			want := r.RLE.stream(special, byteLevel)
@@ -266,7 +266,7 @@ func TestProcessorCounts(t *testing.T) {
 				break
 			}
 			if len(spans) != 1 {
-				t.Errorf("%s: %d spans", f.Family, len(spans))
+				t.Errorf("%s: got %d spans, want 1", f.Family, len(spans))
 			}
 		}
 	})
@@ -297,7 +297,7 @@ func TestProcessorPrompts(t *testing.T) {
 			rows++
 			ids, spans, err := m.ExpandText(nil, r.Prompt, mediaOf(r.Images), processorDirs[f.Family].kw)
 			if err != nil {
-				t.Errorf("%s %s: %v", f.Family, r.Case, err)
+				t.Errorf("%s %s: got %v, want no error", f.Family, r.Case, err)
 				continue
 			}
 			want := r.Tokens.stream(special, goldenBytes)

@@ -128,7 +128,7 @@ func loadRule(t testing.TB, rule string, reading Reading) (*Expander, Kwargs) {
 	}
 	m, err := Load(dir(files), newStub(specials...), Options{Reading: reading})
 	if err != nil {
-		t.Fatalf("%s: %v", rule, err)
+		t.Fatalf("%s: got %v, want no error", rule, err)
 	}
 	return m, d.kw
 }

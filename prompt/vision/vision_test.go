@@ -42,7 +42,7 @@ func TestExpandOrder(t *testing.T) {
 	} {
 		ids, spans, err := m.Expand([]uint32{7}, tok.EncodeText(nil, c.prompt), c.media, nil)
 		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: got %v, want no error", c.name, err)
 			continue
 		}
 		want := []uint32{7}
@@ -86,7 +86,7 @@ func TestRefusals(t *testing.T) {
 	}
 	// 200:1 itself is allowed.
 	if _, _, err := m.Count(Media{Width: 200, Height: 1}, nil); err != nil {
-		t.Error("200:1:", err)
+		t.Errorf("200:1: got %v, want no error", err)
 	}
 	// A medium that cannot be counted leaves the exact prefix.
 	ids, spans, err := m.Expand(nil, tok.EncodeText(nil, "a<|image_pad|>bc<|video_pad|>d"),
@@ -125,7 +125,7 @@ func TestSettings(t *testing.T) {
 		c.files["config.json"] = obj{"model_type": "qwen2_vl"}
 		m, err := Load(dir(c.files), newStub(qwenSpecials...), Options{ProcessorKwargs: c.server})
 		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: got %v, want no error", c.name, err)
 			continue
 		}
 		if n, _, err := m.Count(Media{Width: 1000, Height: 1000}, c.kw); n != c.want || err != nil {
@@ -170,7 +170,7 @@ func TestLoadErrors(t *testing.T) {
 		}
 	}
 	if _, err := Load(fstest.MapFS{"config.json": {Data: []byte("[")}}, newStub(), Options{}); err == nil {
-		t.Error("broken JSON is read")
+		t.Errorf("broken JSON is read: got %v, want an error", err)
 	}
 	// The kimi tokenizer overrides its config.
 	m, _ := loadRule(t, "kimi_k25", vllm)
@@ -188,7 +188,7 @@ func TestTensorRTIDs(t *testing.T) {
 		t.Errorf("want %v, have %v %v %v", want, ids, spans, err)
 	}
 	if id, ok := m.EmbedID("image"); !ok || id != 152065 {
-		t.Errorf("embed id %d", id)
+		t.Errorf("embed id %d: got %v, want true, 152065", id, ok)
 	}
 }
 
@@ -324,11 +324,11 @@ func FuzzExpand(f *testing.F) {
 			return
 		}
 		if len(spans) != len(media) {
-			t.Fatalf("%d spans for %d images", len(spans), len(media))
+			t.Fatalf("%d spans for %d images, want %d", len(spans), len(media), len(media))
 		}
 		for _, s := range spans {
 			if s.Offset < 0 || s.Length < 0 || s.Offset+s.Length > len(ids)+1 {
-				t.Fatalf("span %v of %d ids", s, len(ids))
+				t.Fatalf("span %v of %d ids: got %d, want Offset at least 0, Length at least 0, at most %d", s, len(ids), s.Offset+s.Length, len(ids)+1)
 			}
 		}
 	})
@@ -377,7 +377,8 @@ func TestExpandExact(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		took := after.TotalAlloc - before.TotalAlloc
 		if err != nil || len(ids) != images/2*(4+400) || took > uint64(4*4*len(ids)) {
-			t.Errorf("%s: %d ids, %d KiB allocated, %v", name, len(ids), took>>10, err)
+			t.Errorf("%s: %d ids, %d KiB allocated, %v; got %d, want no error, %d, at most %d",
+				name, len(ids), took>>10, err, took, images/2*(4+400), uint64(4*4*len(ids)))
 		}
 	}
 }
