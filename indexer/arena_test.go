@@ -17,7 +17,7 @@ func TestReadyWithinTheLimit(t *testing.T) {
 		ok := m.grow()
 		m.mu.Unlock()
 		if resident, _ := m.usage(); !ok || resident != max(int64(firstChunks), int64(n))*chunkBytes {
-			t.Errorf("chunk %d: %v, %d bytes resident", n, ok, resident)
+			t.Errorf("chunk %d: got %v, %d bytes resident, want true, %d", n, ok, resident, max(int64(firstChunks), int64(n))*chunkBytes)
 		}
 	}
 	m.prepare(aheadChunks)

@@ -161,7 +161,7 @@ func BenchmarkMatchHotFront(b *testing.B) {
 					i, from := next+w, size-batch-step
 					oldest := prompt((i - workers*live) % (workers * (live + 1)))
 					if n, err := x.Remove(ids[w], GPU, oldest[from:from+batch]); n != 0 || err != nil {
-						b.Error(n, err)
+						b.Errorf("got %d %v, want 0, no error", n, err)
 					}
 					part(w, i%(workers*(live+1)), front+step)
 					stored += batch
@@ -186,7 +186,7 @@ func BenchmarkMatchHotFront(b *testing.B) {
 		x.Match(q, &m)
 		walls[n%window] = float64(time.Since(at))
 		if len(m.Slots) != workers {
-			b.Fatal(len(m.Slots))
+			b.Fatalf("got %d, want %d", len(m.Slots), workers)
 		}
 		n++
 		if n%window == 0 {

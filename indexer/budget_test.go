@@ -40,41 +40,41 @@ func TestBudget(t *testing.T) {
 				parent = p[at-1]
 			}
 			if err := x.Store(id, GPU, parent, at > 0, p[at:at+16], p[at:at+16]); err != nil {
-				t.Fatalf("round %d: %v (partial %v)", round, err, x.Partial(id))
+				t.Fatalf("round %d: got %v (partial %v), want no error", round, err, x.Partial(id))
 			}
 		}
 		total += length
 		x.Match(hot, &m)
 		if m.Longest != length {
-			t.Fatalf("round %d: the prompt in use has %d of %d blocks left", round, m.Longest, length)
+			t.Fatalf("round %d: the prompt in use has %d of %d blocks left, want %d", round, m.Longest, length, length)
 		}
 		x.Match(prompt(1000+round/2), &m)
 		if len(m.Slots) > 1 || m.Longest > length {
-			t.Fatalf("round %d: %+v", round, m.Slots)
+			t.Fatalf("round %d: %+v; got %d, want at most 1 of them, at most %d", round, m.Slots, m.Longest, length)
 		}
 		if round%1000 == 0 {
 			if s := x.Stats(); s.Resident > limit {
-				t.Fatalf("round %d: %d bytes, limit %d", round, s.Resident, limit)
+				t.Fatalf("round %d: got %d bytes, limit %d, want at most %d", round, s.Resident, limit, limit)
 			}
 		}
 	}
 	s := x.Stats()
 	t.Logf("%+v", s)
 	if s.Evicted < int64(total)*3/4 || s.Partial != slots {
-		t.Errorf("of %d blocks %d evicted, %d slots partial", total, s.Evicted, s.Partial)
+		t.Errorf("of %d blocks %d evicted, %d slots partial, want at least %d, %d", total, s.Evicted, s.Partial, int64(total)*3/4, slots)
 	}
 	if s.Dropped > int64(total)/50 {
-		t.Errorf("%d blocks found no memory", s.Dropped)
+		t.Errorf("%d blocks found no memory, want at most %d", s.Dropped, int64(total)/50)
 	}
 	if s.Blocks*60 < limit {
-		t.Errorf("%d blocks held in %d bytes", s.Blocks, limit)
+		t.Errorf("%d blocks held in %d bytes: got %d, want at least %d", s.Blocks, limit, s.Blocks*60, limit)
 	}
 	sum := 0
 	for _, id := range ids {
 		sum += x.HeldBlocks(id)
 	}
 	if int64(sum) != s.Blocks {
-		t.Errorf("%d blocks by slot, %d in all", sum, s.Blocks)
+		t.Errorf("%d blocks by slot, %d in all: got %d, want %d", sum, s.Blocks, int64(sum), s.Blocks)
 	}
 	for _, id := range ids {
 		if err := x.Clear(id); err != nil || x.Partial(id) || x.HeldBlocks(id) != 0 {
@@ -82,7 +82,7 @@ func TestBudget(t *testing.T) {
 		}
 	}
 	if s := x.Stats(); s.Nodes != 0 || s.Blocks != 0 {
-		t.Errorf("left behind: %+v", s)
+		t.Errorf("left behind: got %+v, want Nodes 0, Blocks 0", s)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestCopy(t *testing.T) {
 		t.Errorf("%d unknown, %v, want 1", unknown, err)
 	}
 	if unknown, err := x.Copy(id, CPU, doc[:1]); unknown != 0 || err != nil { // a second copy
-		t.Errorf("%d unknown, %v", unknown, err)
+		t.Errorf("%d unknown, %v, want 0, no error", unknown, err)
 	}
 	audit(t, x)
 	if unknown, _ := x.Remove(id, GPU, doc); unknown != 0 || x.HeldBlocks(id) != 20 || blocksIn(x, id, doc) != 20 {
@@ -236,7 +236,7 @@ func TestCopy(t *testing.T) {
 		t.Log(tier, unknown, err)
 	}
 	if x.HeldBlocks(id) != 0 {
-		t.Errorf("%d blocks are left", x.HeldBlocks(id))
+		t.Errorf("%d blocks are left, want 0", x.HeldBlocks(id))
 	}
 	audit(t, x)
 }

@@ -46,6 +46,6 @@ func TestChain(t *testing.T) {
 		t.Errorf("behind evicted blocks: %d blocks, want 103", len(got))
 	}
 	if got := x.Chain(nil, id+1, 3, 200); got != nil {
-		t.Errorf("of an unknown slot: %v", got)
+		t.Errorf("of an unknown slot: got %v, want nil", got)
 	}
 }

@@ -68,7 +68,7 @@ func TestConcurrent(t *testing.T) {
 				}
 			}
 			if s := x.Stats(); s.Nodes != 0 || s.Blocks != 0 || s.Slots != 0 {
-				t.Errorf("left behind: %+v", s)
+				t.Errorf("left behind: got %+v, want Nodes 0, Blocks 0, Slots 0", s)
 			}
 		})
 	}
@@ -167,7 +167,7 @@ func TestReused(t *testing.T) {
 				for _, c := range chains {
 					x.Match(c[2], &m)
 					if m.Longest > length {
-						t.Errorf("reader %d: %d blocks, and %d are all that was ever stored", r, m.Longest, length)
+						t.Errorf("reader %d: got %d blocks, and %d are all that was ever stored, want at most %d", r, m.Longest, length, length)
 						return
 					}
 				}
@@ -189,7 +189,7 @@ func TestReused(t *testing.T) {
 		x.Store(id, GPU, 0, false, c[0], c[0])
 		x.Store(id, GPU, c[1][length-1], true, c[1][length:], c[1][length:])
 		if n, err := x.Remove(id, GPU, append(c[0], c[1][length])); n != 0 || err != nil {
-			t.Fatal(n, err)
+			t.Fatalf("got %d %v, want 0, no error", n, err)
 		}
 	}
 	done.Store(true)
@@ -197,7 +197,7 @@ func TestReused(t *testing.T) {
 	feed.Wait()
 	x.Leave(id)
 	if s := x.Stats(); s.Nodes != 0 {
-		t.Errorf("left behind: %+v", s)
+		t.Errorf("left behind: got %+v, want Nodes 0", s)
 	}
 	audit(t, x)
 }
@@ -222,7 +222,7 @@ func TestFollow(t *testing.T) {
 		}
 		next.lock.Unlock()
 		if got := <-whole; got == cut {
-			t.Errorf("cut %v: follow says %v", cut, got)
+			t.Errorf("cut %v: follow says %v, want other than %v", cut, got, cut)
 		}
 	}
 }
@@ -281,7 +281,7 @@ func TestManySlots(t *testing.T) {
 			}
 		}
 		if s := x.Stats(); s.Nodes != 0 || s.Slots != 0 {
-			t.Errorf("left behind: %+v", s)
+			t.Errorf("left behind: got %+v, want Nodes 0, Slots 0", s)
 		}
 	}
 }
@@ -309,15 +309,15 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	if n := x.HeldBlocks(id); n != 2 {
-		t.Errorf("%d blocks after refused calls", n)
+		t.Errorf("%d blocks after refused calls, want 2", n)
 	}
 	var m Matches
 	x.Match(nil, &m)
 	if len(m.Slots) != 0 || m.Longest != 0 {
-		t.Errorf("%+v for no blocks", m)
+		t.Errorf("%+v for no blocks: got %d, want 0, Longest 0", m, len(m.Slots))
 	}
 	x.Match([]uint64{1, 2, 3}, &m)
 	if n := testing.AllocsPerRun(100, func() { x.Match([]uint64{1, 2, 3}, &m) }); n != 0 || m.Longest != 2 {
-		t.Errorf("%v allocations a lookup, longest %d", n, m.Longest)
+		t.Errorf("%v allocations a lookup, longest %d, want 0, 2", n, m.Longest)
 	}
 }

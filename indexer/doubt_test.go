@@ -44,27 +44,27 @@ func TestDoubt(t *testing.T) {
 	x.Doubt(id, nil)
 	doubts("a gap", 103)
 	if n := x.Confirm(id, 208); n != 42 { // two of the branch, 40 before
-		t.Errorf("%d blocks confirmed", n)
+		t.Errorf("%d blocks confirmed, want 42", n)
 	}
 	if n := x.Confirm(id, 208) + x.Confirm(id, 20) + x.Confirm(id, 12345); n != 0 {
-		t.Errorf("%d blocks confirmed again", n)
+		t.Errorf("%d blocks confirmed again, want 0", n)
 	}
 	doubts("a child of the branch", 61)
 	if n := x.Confirm(id, 63); n != 24 {
 		t.Errorf("%d blocks confirmed, want those behind the branch", n)
 	}
 	if unknown, _ := x.Remove(id, GPU, []uint64{5, 70, 209}); unknown != 1 { // one copy; the branch is elsewhere
-		t.Errorf("%d unknown", unknown)
+		t.Errorf("%d unknown, want 1", unknown)
 	}
 	doubts("a removal", 36)
 	if n := x.Confirm(id, 99); n != 29 {
-		t.Errorf("%d blocks confirmed behind a hole", n)
+		t.Errorf("%d blocks confirmed behind a hole, want 29", n)
 	}
 	doubts("a hole", 7)
 	dropped := x.DropDoubtful(id, []uint64{209, 4, 65, 64, 64})
 	slices.Sort(dropped)
 	if !slices.Equal(dropped, []uint64{64, 65, 209}) {
-		t.Errorf("dropped %v", dropped)
+		t.Errorf("dropped %v, want %v", dropped, []uint64{64, 65, 209})
 	}
 	doubts("a drop", 4)
 	store(0, 64, 66, 63)
@@ -73,15 +73,15 @@ func TestDoubt(t *testing.T) {
 	x.Doubt(id, nil)
 	store(500, 10, 40, 9) // the same under other engine hashes
 	if n := x.Confirm(id, 45); n != 6 {
-		t.Errorf("%d blocks confirmed up to one that is beyond doubt", n)
+		t.Errorf("%d blocks confirmed up to one that is beyond doubt, want 6", n)
 	}
 	x.Doubt(id, nil)
 	if n := x.Confirm(id, 45); n != 6+4 { // neither 10 to 39 nor 510 to 539; 5 is gone
-		t.Errorf("%d blocks confirmed around content of two engine hashes", n)
+		t.Errorf("%d blocks confirmed around content of two engine hashes, want %d", n, 6+4)
 	}
 	x.Doubt(id, []uint64{80, 81, 9999})
 	if list := x.Doubtful(id); !slices.Contains(list, 80) || !slices.Contains(list, 81) || len(list) != 2 {
-		t.Errorf("in doubt: %v", list)
+		t.Errorf("in doubt: got %v, want %d in it, %d in it, 2 of them", list, 80, 81)
 	}
 	if err := x.Clear(id); err != nil {
 		t.Fatal(err)
@@ -112,11 +112,11 @@ func TestGapIsCheap(t *testing.T) {
 			t.Errorf("a gap allocates %v times and lists %d pages", n, len(s.sure))
 		}
 		if n := x.Confirm(id, names[blocks/2-1]); n != blocks/2 || len(s.sure) > blocks/2/pageBlocks+1 {
-			t.Errorf("%d blocks confirmed on %d pages", n, len(s.sure))
+			t.Errorf("%d blocks confirmed on %d pages, want %d, at most %d", n, len(s.sure), blocks/2, blocks/2/pageBlocks+1)
 		}
 	}
 	if n := x.Confirm(id, names[blocks-1]); n != blocks/2 || s.sure != nil {
-		t.Errorf("%d blocks confirmed, %d pages left behind", n, len(s.sure))
+		t.Errorf("%d blocks confirmed, %d pages left behind: got %v, want %d, nil", n, len(s.sure), s.sure, blocks/2)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestDoubtWithinBudget(t *testing.T) {
 	}
 	x.DropDoubtful(id, x.Doubtful(id))
 	if s := x.slot(id); s.sure != nil || s.doubtful != 0 {
-		t.Errorf("%d blocks in doubt, %d pages", s.doubtful, len(s.sure))
+		t.Errorf("%d blocks in doubt, %d pages: got %v, want nil, 0", s.doubtful, len(s.sure), s.sure)
 	}
 	audit(t, x)
 }

@@ -139,7 +139,7 @@ func playHybrid(t *testing.T, rng *rand.Rand, specs []kvevent.Spec, size int, dr
 			h.held[e.Group][hash]--
 		}
 		if unknown, _ := x.RemoveGroup(id, e.Group, e.EngineHashes); unknown > 0 {
-			t.Fatalf("%d unknown", unknown)
+			t.Fatalf("%d unknown, want 0", unknown)
 		}
 	}
 	for g := range specs {
@@ -245,7 +245,7 @@ func playHybrid(t *testing.T, rng *rand.Rand, specs []kvevent.Spec, size int, dr
 	}
 	_ = x.Clear(plain)
 	if s := x.Stats(); s.Nodes != 0 || s.Blocks != 0 {
-		t.Fatalf("left behind: %+v", s)
+		t.Fatalf("left behind: got %+v, want Nodes 0, Blocks 0", s)
 	}
 }
 
@@ -298,7 +298,7 @@ func BenchmarkMatchGroups(b *testing.B) {
 				x.Match(doc, &m)
 			}
 			if len(m.Slots) != 9 || m.Slots[8].Blocks != 60 {
-				b.Fatal(m.Slots)
+				b.Fatalf("got %+v, want 9 of them, [8].Blocks 60", m.Slots)
 			}
 		})
 	}
@@ -344,7 +344,7 @@ func TestHybridsDuringLookups(t *testing.T) {
 				x.Match(doc, &m)
 				for _, s := range m.Slots {
 					if s.Blocks == 0 || s.Blocks > 300 {
-						t.Errorf("%d blocks", s.Blocks)
+						t.Errorf("%d blocks, want some, at most 300", s.Blocks)
 					}
 				}
 			}
@@ -354,7 +354,7 @@ func TestHybridsDuringLookups(t *testing.T) {
 	done.Store(true)
 	readers.Wait()
 	if s := x.Stats(); s.Nodes != 0 || x.hybrids.Load() != 0 {
-		t.Errorf("left behind: %+v", s)
+		t.Errorf("left behind: %+v; got %d, want Nodes 0, 0", s, x.hybrids.Load())
 	}
 }
 
@@ -372,7 +372,7 @@ func TestGroupsAreBounded(t *testing.T) {
 		return dropped
 	}
 	if dropped := store(list...); dropped > 0 {
-		t.Fatalf("%d dropped", dropped)
+		t.Fatalf("%d dropped, want 0", dropped)
 	}
 	if dropped := store(1, maxGroupBlocks); dropped != 1 {
 		t.Errorf("%d dropped, want one", dropped)
@@ -381,7 +381,7 @@ func TestGroupsAreBounded(t *testing.T) {
 		t.Errorf("%d unknown, want one", unknown)
 	}
 	if dropped := store(maxGroupBlocks); dropped > 0 {
-		t.Error("dropped although there is room")
+		t.Errorf("dropped although there is room: got %d, want 0", dropped)
 	}
 }
 
@@ -471,7 +471,7 @@ func TestGroupsWithinBudget(t *testing.T) {
 		dropped += store(hostile, 8, small)
 	}
 	if dropped < sent/2 || dropped == sent {
-		t.Errorf("%d of %d dropped", dropped, sent)
+		t.Errorf("%d of %d dropped, want at least %d, other than %d", dropped, sent, sent/2, sent)
 	}
 	doc := make([]uint64, 1000)
 	for i := range doc {
@@ -481,12 +481,12 @@ func TestGroupsWithinBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := store(honest, 16, doc); n > 0 {
-		t.Errorf("%d of another worker's dropped", n)
+		t.Errorf("%d of another worker's dropped, want 0", n)
 	}
 	var m Matches
 	x.Match(doc, &m)
 	if blocksFor(&m, honest) != len(doc) {
-		t.Errorf("%d blocks of another worker found", blocksFor(&m, honest))
+		t.Errorf("%d blocks of another worker found, want %d", blocksFor(&m, honest), len(doc))
 	}
 	heap := func() int64 {
 		var s runtime.MemStats
@@ -502,10 +502,11 @@ func TestGroupsWithinBudget(t *testing.T) {
 	bytes := with - heap()
 	t.Logf("%d of %d dropped; %d bytes counted, %d on the heap", dropped, sent, counted, bytes)
 	if counted > limit/4 || bytes > limit/4 || all.Resident > limit || all.Used < counted {
-		t.Errorf("%d bytes counted, %d on the heap, %+v", counted, bytes, all)
+		t.Errorf("%d bytes counted, %d on the heap, %+v, want at most %d, at most %d, Resident at most %d, Used at least %d",
+			counted, bytes, all, limit/4, limit/4, limit, counted)
 	}
 	if err := x.Leave(honest); err != nil || x.mem.beside.Load() != 0 {
-		t.Errorf("%d bytes left, %v", x.mem.beside.Load(), err)
+		t.Errorf("%d bytes left, %v, want no error, 0", x.mem.beside.Load(), err)
 	}
 }
 

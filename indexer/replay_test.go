@@ -185,7 +185,7 @@ func TestRightWhereDynamoIsWrong(t *testing.T) {
 				total += max(wrong, wrongDefault)
 			}
 			if total == 0 {
-				t.Error("no lookup in which Dynamo is wrong")
+				t.Errorf("no lookup in which Dynamo is wrong: got %d, want some", total)
 			}
 			t.Logf("%d lookups", total)
 		})

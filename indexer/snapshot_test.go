@@ -26,19 +26,19 @@ func TestSnapshot(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, want := other.HeldBlocks(to), len(n.names); got != want {
-				t.Fatalf("seed %d: %d blocks rebuilt, %d held", seed, got, want)
+				t.Fatalf("seed %d: got %d blocks rebuilt, %d held, want %d", seed, got, want, want)
 			}
 			held := 0
 			for i, b := range list {
 				if b.Parent >= i {
-					t.Fatalf("block %d before its parent %d", i, b.Parent)
+					t.Fatalf("block %d before its parent %d, want less than %d", i, b.Parent, i)
 				}
 				if b.Copies != [Tiers]uint8{} {
 					held++
 				}
 			}
 			if held != len(n.names) {
-				t.Fatalf("%d blocks listed, %d held", held, len(n.names))
+				t.Fatalf("%d blocks listed, %d held, want %d", held, len(n.names), len(n.names))
 			}
 			for _, b := range list { // the listing's paths are the model's
 				if b.Copies == [Tiers]uint8{} {
@@ -67,7 +67,7 @@ func TestSnapshot(t *testing.T) {
 				got, _ := other.Remove(to, tier, engineHashes)
 				want, _ := s.x.Remove(id, tier, engineHashes)
 				if model := n.remove(tier, engineHashes); got != want || got != model {
-					t.Fatalf("seed %d: %d unknown, original %d, model %d", seed, got, want, model)
+					t.Fatalf("seed %d: got %d unknown, original %d, model %d, want %d, %d", seed, got, want, model, want, model)
 				}
 				var m Matches
 				other.Match(doc, &m)
@@ -78,7 +78,7 @@ func TestSnapshot(t *testing.T) {
 				want1, gpu := n.match(doc)
 				want1.Slot = to
 				if got1 != want1 || m.OnGPU(got1) != gpu {
-					t.Fatalf("seed %d: loaded %+v, %d on the GPU, model %+v, %d", seed, got1, m.OnGPU(got1), want1, gpu)
+					t.Fatalf("seed %d: loaded %+v, %d on the GPU, model %+v, %d, want %+v, %d", seed, got1, m.OnGPU(got1), want1, gpu, want1, gpu)
 				}
 			}
 		}
@@ -119,15 +119,15 @@ func TestDropStoredSince(t *testing.T) {
 		}
 		store(from) // the request computes again what it did not find
 		if n, err := x.Drop(id, locals, from, since); n != 0 || err != nil || held() != len(locals) {
-			t.Errorf("%s: %d dropped, %v, %d held", name, n, err, held())
+			t.Errorf("%s: got %d dropped, %v, %d held, want 0, no error, %d", name, n, err, held(), len(locals))
 		}
 		if unknown, err := x.Remove(id, GPU, locals[from:]); unknown != 0 || err != nil || held() != from {
-			t.Errorf("%s: evicted once, %d unknown, %v, %d still held", name, unknown, err, held())
+			t.Errorf("%s: evicted once, %d unknown, %v, %d still held, want 0, no error, %d", name, unknown, err, held(), from)
 		}
 		x.Clear(id)
 		store(0)
 		if n, err := x.Drop(id, locals, 32, x.Stores(id)); n != 32 || err != nil || held() != 32 {
-			t.Errorf("%s: nothing stored since, %d dropped, %v, %d held", name, n, err, held())
+			t.Errorf("%s: nothing stored since, %d dropped, %v, %d held, want 32, no error, 32", name, n, err, held())
 		}
 	}
 }
@@ -194,7 +194,7 @@ func TestStoredSince(t *testing.T) {
 		}
 	}
 	if got := x.Behind(nil, id, []uint64{1, 2}, 0); len(got) > 0 {
-		t.Errorf("%d blocks behind an unknown prompt", len(got))
+		t.Errorf("%d blocks behind an unknown prompt, want 0", len(got))
 	}
 	if x.StoredSince(9, locals, 0, 64, 0) {
 		t.Error("an unknown slot has stored something")

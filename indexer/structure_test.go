@@ -106,7 +106,7 @@ func audit(t *testing.T, x *Index) {
 	children := map[uint32]int{}
 	for i := range x.shards {
 		if err := x.shards[i].audit(x, children); err != nil {
-			t.Fatalf("shard %d: %v", i, err)
+			t.Fatalf("shard %d: got %v, want no error", i, err)
 		}
 	}
 	for i := range x.shards {
@@ -198,16 +198,16 @@ func TestOneShard(t *testing.T) {
 		if i >= live {
 			old := trace.EngineHashes(nil, prompt(i-live))
 			if n, err := x.Remove(id, GPU, old[len(system):]); n != 0 || err != nil {
-				t.Fatalf("prompt %d: %d unknown, %v", i-live, n, err)
+				t.Fatalf("prompt %d: got %d unknown, %v, want 0, no error", i-live, n, err)
 			}
 			x.Match(prompt(i-live), &m)
 			if m.Longest != len(system) {
-				t.Fatalf("prompt %d removed, %d blocks left", i-live, m.Longest)
+				t.Fatalf("prompt %d removed, %d blocks left, want %d", i-live, m.Longest, len(system))
 			}
 		}
 		x.Match(p, &m)
 		if m.Longest != len(p) {
-			t.Fatalf("prompt %d: %d of %d blocks", i, m.Longest, len(p))
+			t.Fatalf("prompt %d: got %d of %d blocks, want %d", i, m.Longest, len(p), len(p))
 		}
 		if i%2000 == 0 {
 			audit(t, x)

@@ -23,11 +23,11 @@ func TestMatch(t *testing.T) {
 			}
 			got, want := mark>>(8*(k%8)+7)&1 == 1, l.tags[k] == tag
 			if got != want {
-				t.Fatalf("tags %v, tag %d: slot %d marked %v", l.tags, tag, k, got)
+				t.Fatalf("tags %v, tag %d: slot %d marked %v, want %v", l.tags, tag, k, got, want)
 			}
 		}
 		if extra := lo&^0x8080808080808080 | hi&^0x80808080; extra != 0 {
-			t.Fatalf("marks %x %x", lo, hi)
+			t.Fatalf("marks %x %x: got %d, want 0", lo, hi, extra)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func TestTable(t *testing.T) {
 		n := 0
 		tab.each(func(s *segment) { n += s.count() })
 		if n != len(live) {
-			t.Fatalf("%d references in the table, %d live", n, len(live))
+			t.Fatalf("%d references in the table, %d live, want %d", n, len(live), len(live))
 		}
 		for ref := range live {
 			if !tab.remove(key(ref), ref) || tab.remove(key(ref), ref) {
@@ -80,7 +80,7 @@ func TestTable(t *testing.T) {
 		tab.each(func(s *segment) {
 			for i := range s {
 				if s[i].overflow != 0 {
-					t.Fatalf("%d entries behind an empty line", s[i].overflow)
+					t.Fatalf("%d entries behind an empty line, want 0", s[i].overflow)
 				}
 			}
 		})

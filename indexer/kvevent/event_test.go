@@ -13,7 +13,7 @@ func TestTierOf(t *testing.T) {
 		}
 	}
 	if n := testing.AllocsPerRun(10, func() { TierOf("GPU"); TierOf("CPU") }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want 0", n)
 	}
 }
 
@@ -21,7 +21,7 @@ func TestTierOf(t *testing.T) {
 func TestDigest(t *testing.T) {
 	digest := []byte("\x53\xb2\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x7b\x0b\xf7\xbf\x7f\xd0\x16\x82")
 	if got := FoldDigest(digest); got != 8866452693264111234 {
-		t.Errorf("%d", got)
+		t.Errorf("got %d, want 8866452693264111234", got)
 	}
 	if FoldDigest([]byte{1, 2}) != 0x102 || FoldDigest(nil) != 0 {
 		t.Error("short digests")

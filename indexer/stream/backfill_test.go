@@ -139,7 +139,7 @@ func TestBackfill(t *testing.T) {
 						w.mu.Lock()
 						for k := range got {
 							if w.truth[k] == 0 {
-								t.Errorf("seed %d: %+v is not held", seed, k)
+								t.Errorf("seed %d: %+v is not held; got %d, want some", seed, k, w.truth[k])
 							}
 						}
 						w.mu.Unlock()
@@ -222,7 +222,7 @@ func TestAskOthersLater(t *testing.T) {
 		t.Fatalf("partial %v: %+v", partial, b.two.Stats())
 	}
 	if after, _ := b.r.state(); !maps.Equal(before, after) {
-		t.Errorf("%d blocks are %d after nobody answered", len(before), len(after))
+		t.Errorf("%d blocks are %d after nobody answered: got %v, want %v", len(before), len(after), before, after)
 	}
 	b.there.Store(true)
 	b.two.AskOthers(t.Context())
@@ -230,7 +230,7 @@ func TestAskOthersLater(t *testing.T) {
 	b.steps(30, b.two)
 	settle(t, b.worker, b.r, b.two)
 	if s := b.two.Stats(); s.Backfilled != 1 || s.Restarts > 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Backfilled 1, Restarts 0", s)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestBackfillOfAGap(t *testing.T) {
 	b.two.Up()
 	settle(t, b.worker, b.r, b.two)
 	if s := b.two.Stats(); s.Backfilled != 2 || s.Unfilled > 0 || s.Restarts > 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Backfilled 2, Unfilled 0, Restarts 0", s)
 	}
 	b.two.Down(nil)
 	b.steps(20, b.one) // as many as the worker can replay
@@ -252,7 +252,7 @@ func TestBackfillOfAGap(t *testing.T) {
 	b.two.Up()
 	settle(t, b.worker, b.r, b.two)
 	if s := b.two.Stats(); s.Backfilled != 2 {
-		t.Errorf("others were asked for what the worker tells itself: %+v", s)
+		t.Errorf("others were asked for what the worker tells itself: got %+v, want Backfilled 2", s)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestBackfillOfAPart(t *testing.T) {
 			other[i] = n << 20
 		}
 		if err := x.Store(of, kvevent.GPU, 0, false, other, other); err != nil || n > 1<<22 {
-			t.Fatal(n, err)
+			t.Fatalf("got %d %v, want no error, at most %d", n, err, 1<<22)
 		}
 	}
 	b.there.Store(true)
@@ -295,7 +295,7 @@ func TestHeldIsWhole(t *testing.T) {
 		return err
 	}
 	if err := held(); !errors.Is(err, ErrIncomplete) {
-		t.Errorf("before anything: %v", err)
+		t.Errorf("before anything: got %v, want %v", err, ErrIncomplete)
 	}
 	f.Up()
 	f.Offer(w.step())
@@ -304,11 +304,11 @@ func TestHeldIsWhole(t *testing.T) {
 		t.Error(err)
 	}
 	if h, err := f.Held(t.Context(), 0); !errors.Is(err, ErrTooMany) || h.Blocks != nil {
-		t.Errorf("of too many: %v, %d listed", err, len(h.Blocks))
+		t.Errorf("of too many: %v, %d listed; got %+v, want %v, nil", err, len(h.Blocks), h.Blocks, ErrTooMany)
 	}
 	f.Down(nil)
 	if err := held(); !errors.Is(err, ErrIncomplete) {
-		t.Errorf("of a dead stream: %v", err)
+		t.Errorf("of a dead stream: got %v, want %v", err, ErrIncomplete)
 	}
 	w.mu.Lock()
 	w.keep = 1
@@ -320,12 +320,12 @@ func TestHeldIsWhole(t *testing.T) {
 	f.Offer(w.step())
 	applied(t, f, "a gap", func(s Stats) bool { return s.LastSeq == 10 && s.Live() })
 	if err := held(); !errors.Is(err, ErrIncomplete) {
-		t.Errorf("in doubt: %v", err)
+		t.Errorf("in doubt: got %v, want %v", err, ErrIncomplete)
 	}
 	ctx, stop := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer stop()
 	<-ctx.Done()
 	if _, err := f.Held(ctx, math.MaxInt); err == nil {
-		t.Error("without time")
+		t.Errorf("without time: got %v, want an error", err)
 	}
 }

@@ -33,7 +33,7 @@ func TestFeedsShareOneBudget(t *testing.T) {
 	honest := blocked("honest")
 	honest.Offer(Message{Seq: 1, Payload: flood})
 	if n := honest.Stats().Drops; n > 0 {
-		t.Errorf("%d of another worker's messages were dropped", n)
+		t.Errorf("%d of another worker's messages were dropped, want 0", n)
 	}
 	close(stop)
 	for _, f := range append(all, honest) {

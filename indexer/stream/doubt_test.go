@@ -199,7 +199,7 @@ func TestRest(t *testing.T) {
 	}
 	f.Close()
 	if len(told) > 0 {
-		t.Errorf("told again: %+v", told)
+		t.Errorf("told again: got %+v, want 0 of them", told)
 	}
 }
 

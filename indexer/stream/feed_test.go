@@ -374,11 +374,11 @@ func TestTroubledStream(t *testing.T) {
 		total.DecodeErrors += s.DecodeErrors
 		total.Restarts += s.Restarts
 		if s.Restarts > 0 || s.UnknownParents > 0 || s.UnknownBlocks > 0 {
-			t.Errorf("seed %d: %+v", seed, s)
+			t.Errorf("seed %d: got %+v, want Restarts 0, UnknownParents 0, UnknownBlocks 0", seed, s)
 		}
 	}
 	if total.Gaps == 0 || total.Duplicates == 0 || total.DecodeErrors == 0 {
-		t.Errorf("the stream was not troubled: %+v", total)
+		t.Errorf("the stream was not troubled: got %+v, want Gaps some, Duplicates some, DecodeErrors some", total)
 	}
 }
 
@@ -402,7 +402,7 @@ func TestTroubledStreamWithoutReplay(t *testing.T) {
 		got, _ := r.state()
 		for k, n := range got {
 			if w.truth[k] != n {
-				t.Fatalf("seed %d: the feed holds %+v ×%d, the worker ×%d", seed, k, n, w.truth[k])
+				t.Fatalf("seed %d: the feed holds %+v ×%d, the worker ×%d, want %d", seed, k, n, w.truth[k], n)
 			}
 		}
 		w.restart()
@@ -411,7 +411,7 @@ func TestTroubledStreamWithoutReplay(t *testing.T) {
 		}
 		settle(t, w, r, f)
 		if s := f.Stats(); s.Restarts != 1 {
-			t.Errorf("seed %d: %d restarts", seed, s.Restarts)
+			t.Errorf("seed %d: got %d restarts, want 1", seed, s.Restarts)
 		}
 	}
 }
@@ -444,7 +444,7 @@ func TestRestart(t *testing.T) {
 		}
 		settle(t, w, r, f)
 		if s := f.Stats(); s.Restarts != 1 {
-			t.Errorf("%s: %d restarts: %+v", name, s.Restarts, s)
+			t.Errorf("%s: got %d restarts: %+v, want 1", name, s.Restarts, s)
 		}
 	}
 }
@@ -489,7 +489,7 @@ func TestReplayTooShort(t *testing.T) {
 	}
 	for k := range got {
 		if w.truth[k] == 0 {
-			t.Errorf("%+v is not held", k)
+			t.Errorf("%+v is not held: got %d, want some", k, w.truth[k])
 		}
 	}
 	w.noClear = false
@@ -581,7 +581,7 @@ func TestTwoEpochs(t *testing.T) {
 	settle(t, young, r, f) // a replay may have brought all before the last message is read
 	applied(t, f, "the older one's messages", func(s Stats) bool { return s.Stale >= 50 })
 	if s := f.Stats(); s.Restarts > 1 || s.Epoch != 200 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Restarts at most 1, Epoch 200", s)
 	}
 }
 
@@ -659,6 +659,6 @@ func TestOffload(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if s := f.Stats(); s.Unresolved != 2 || s.UnknownBlocks != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Unresolved 2, UnknownBlocks 0", s)
 	}
 }

@@ -80,10 +80,11 @@ func checkFound(t *testing.T, set *recorded.Set) {
 			}
 		}
 		if lost := int(last-first) + 1 - frames; len(missed) > lost {
-			t.Errorf("%s: %d messages missed by the recorder, but %q", worker, lost, missed)
+			t.Errorf("%s: %d messages missed by the recorder, but %q, want at most %d of them", worker, lost, missed, lost)
 		}
 		if s := f.Stats(); s.Gaps+s.Restarts+s.DecodeErrors+s.UnknownKeys+s.UnknownParents+s.Refused+s.OtherBlockSize > 0 {
-			t.Errorf("%s: %+v", worker, s)
+			t.Errorf("%s: %+v; got %d, want 0",
+				worker, s, s.Gaps+s.Restarts+s.DecodeErrors+s.UnknownKeys+s.UnknownParents+s.Refused+s.OtherBlockSize)
 		}
 	}
 	t.Logf("%d of %d prompts found whole, the rest in messages that the recorder missed", found, prompts)
@@ -125,7 +126,7 @@ func checkSequences(t *testing.T, set *recorded.Set) {
 	}
 	t.Logf("%d requests foretold, %d not, each the first after a reset or restart, which only the next event tells of", equal, afterReset)
 	if equal < 40 || afterReset > 3 {
-		t.Errorf("%d requests foretold, %d not, after a reset", equal, afterReset)
+		t.Errorf("%d requests foretold, %d not, after a reset, want at least 40, at most 3", equal, afterReset)
 	}
 }
 
@@ -204,6 +205,6 @@ func BenchmarkFeed(b *testing.B) {
 	}
 	b.ReportMetric(float64(f.stats.Blocks)/b.Elapsed().Seconds(), "blocks/s")
 	if f.stats.Gaps+f.stats.DecodeErrors > 0 {
-		b.Errorf("%+v", f.stats)
+		b.Errorf("%+v: got %d, want 0", f.stats, f.stats.Gaps+f.stats.DecodeErrors)
 	}
 }

@@ -51,7 +51,8 @@ func TestHybridsAfterGaps(t *testing.T) {
 	for _, name := range []string{"s32-swa-only", "s32-mamba-only"} {
 		got := playHybrid(t, "testdata/hybrid/"+name+".jsonl.gz", func(number int) bool { return number%40 == 20 })
 		if got.exactHigh > 0 || got.high > 0 || got.equal*10 < got.requests*6 || got.stats.UnknownParents+got.stats.UnknownBlocks > 0 {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: %+v; got %d, %d, want exactHigh 0, high 0, at least %d, 0",
+				name, got, got.equal*10, got.stats.UnknownParents+got.stats.UnknownBlocks, got.requests*6)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestAsked(t *testing.T) {
 		return ZMQ{Endpoint: "tcp://" + p.pub.Addr().String()}, nil
 	}}
 	if err := a.Replay(t.Context(), 0, nil); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("a replay before there is an answer: %v", err)
+		t.Errorf("a replay before there is an answer: got %v, want %v", err, errors.ErrUnsupported)
 	}
 	f := Start(Options{Source: a, Decoder: &vllm.Decoder{}, Sink: newRecorder()})
 	t.Cleanup(f.Close)

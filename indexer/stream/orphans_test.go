@@ -169,7 +169,7 @@ func TestHotFront(t *testing.T) {
 		leaves = append(leaves, w.store(w.store(front, 10), 10))
 	}
 	if held, s := w.index.HeldBlocks(w.slot), w.feed.Stats(); held != 0 || s.Orphans != 2000 || s.UnknownParents != 200 || !s.Partial {
-		t.Fatalf("%d blocks held, %+v", held, s)
+		t.Fatalf("%d blocks held, %+v, want 0, Orphans 2000, UnknownParents 200, Partial true", held, s)
 	}
 	w.evict(leaves[0]) // applies to what waits
 	w.learn(leaves[5].parent)
@@ -184,7 +184,7 @@ func TestHotFront(t *testing.T) {
 		}
 	}
 	if s := w.feed.Stats(); s.Orphans != 0 || s.OrphansAttached != 1999 || s.Stems != 1 || s.UnknownBlocks != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Orphans 0, OrphansAttached 1999, Stems 1, UnknownBlocks 0", s)
 	}
 	for _, n := range leaves { // all of it is evicted, from the ends
 		var chain []*node
@@ -196,11 +196,11 @@ func TestHotFront(t *testing.T) {
 		w.evict(chain...)
 	}
 	if got := w.matched(front); got != 50 {
-		t.Errorf("%d blocks of the front are known before its last is told to go", got)
+		t.Errorf("%d blocks of the front are known before its last is told to go, want 50", got)
 	}
 	w.evict(front)
 	if held := w.index.HeldBlocks(w.slot); held != 0 {
-		t.Errorf("%d blocks held, with the end of the front gone", held)
+		t.Errorf("%d blocks held, with the end of the front gone, want 0", held)
 	}
 }
 
@@ -224,7 +224,7 @@ func TestStemRefused(t *testing.T) {
 	w.tell(kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{front.hash}}) // one of its copies, as far as known
 	w.learn(front)
 	if held := w.index.HeldBlocks(w.slot); held != 0 {
-		t.Errorf("%d blocks held", held)
+		t.Errorf("%d blocks held, want 0", held)
 	}
 	w.store(front, 1) // it is still there
 	w.learn(front)
@@ -299,7 +299,7 @@ func TestOrphansBounded(t *testing.T) {
 	}
 	w.tell(e)
 	if s := w.feed.Stats(); s.Orphans != maxOrphans-2 || s.OrphansDropped != 3 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Orphans %d, OrphansDropped 3", s, maxOrphans-2)
 	}
 	w.learn(front)
 	a, b := w.matched(old), w.matched(young)
@@ -309,7 +309,7 @@ func TestOrphansBounded(t *testing.T) {
 	// The bookkeeping stays complete: all of it can be dropped.
 	w.tell(kvevent.Event{Kind: kvevent.Removed, EngineHashes: e.EngineHashes})
 	if o := &w.feed.orphans; o.reported != 0 || len(o.byHash) != 0 || len(o.blocks) != 0 {
-		t.Errorf("%d blocks and %d places are left", o.reported, len(o.byHash))
+		t.Errorf("%d blocks and %d places are left: got %d, want 0, 0, 0", o.reported, len(o.byHash), len(o.blocks))
 	}
 }
 
@@ -371,7 +371,7 @@ func TestUnknownParentAndAShortReplay(t *testing.T) {
 	f.Offer(w.step())
 	applied(t, f, "the next message", func(s Stats) bool { return s.LastSeq == m.Seq+1 })
 	if got, partial := r.state(); len(got) < len(before)-3 || !partial { // that message removes three at most
-		t.Errorf("%d blocks of %d are left, partial %v", len(got), len(before), partial)
+		t.Errorf("%d blocks of %d are left, partial %v, want at least %d, true", len(got), len(before), partial, len(before)-3)
 	}
 }
 
@@ -383,7 +383,7 @@ func TestStemsAreBounded(t *testing.T) {
 		f.Learn(Stem{})
 	}
 	if len(f.queuedStems) != maxQueuedStems || f.stats.StemsDropped != 3 {
-		t.Errorf("%d stems wait, %d dropped", len(f.queuedStems), f.stats.StemsDropped)
+		t.Errorf("%d stems wait, %d dropped, want %d, 3", len(f.queuedStems), f.stats.StemsDropped, maxQueuedStems)
 	}
 	var s stems
 	if s.add(1, make([]uint64, maxStems+1), nil) != nil || s.add(1, make([]uint64, maxStems), nil) == nil {

@@ -64,7 +64,7 @@ func TestPanicsAreStopped(t *testing.T) {
 	t.Cleanup(f.Close)
 	<-w.ready
 	if s := f.Stats(); s.Panics != 1 || strings.Contains(s.LastError, "words") || !strings.Contains(s.LastError, "panic_test.go") {
-		t.Errorf("after the source's: %+v", s)
+		t.Errorf("after the source's: got %+v, want Panics 1, LastError no %q in it, LastError %q in it", s, "words", "panic_test.go")
 	}
 	f.Up()
 	applied(t, f, "the replay's panic", func(s Stats) bool { return s.Panics == 2 })
@@ -79,7 +79,7 @@ func TestPanicsAreStopped(t *testing.T) {
 	}
 	settle(t, w, r, f)
 	if s := f.Stats(); s.Panics != 4 || s.DecodeErrors != 1 || s.Replays == 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Panics 4, DecodeErrors 1, Replays some", s)
 	}
 }
 
@@ -162,13 +162,13 @@ func TestRetriesAreSpread(t *testing.T) {
 			together := map[time.Duration]int{} // by tenth of a second
 			for _, d := range all {
 				if len(d.at) <= k {
-					t.Fatalf("%d attempts in a minute: %v", len(d.at), d.at)
+					t.Fatalf("%d attempts in a minute: %v, want more than %d", len(d.at), d.at, k)
 				}
 				together[d.at[k].Truncate(100*time.Millisecond)]++
 			}
 			for at, n := range together {
 				if n > len(all)*2/3 {
-					t.Errorf("attempt %d: %d of %d feeds within the tenth of a second at %v", k, n, len(all), at)
+					t.Errorf("attempt %d: got %d of %d feeds within the tenth of a second at %v, want at most %d", k, n, len(all), at, len(all)*2/3)
 				}
 			}
 		}

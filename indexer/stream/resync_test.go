@@ -26,7 +26,7 @@ func TestResync(t *testing.T) {
 	f.Resync()
 	applied(t, f, "the failed replay", func(s Stats) bool { return s.ReplayErrors > 0 && s.Partial })
 	if got, _ := r.state(); len(got) == 0 {
-		t.Error("what is known goes before there is anything better")
+		t.Errorf("what is known goes before there is anything better: got %d, want some", len(got))
 	}
 	w.failing.Store(false)
 	settle(t, w, r, f) // retried by itself
@@ -35,7 +35,7 @@ func TestResync(t *testing.T) {
 	}
 	settle(t, w, r, f)
 	if s := f.Stats(); s.Restarts > 0 || s.Gaps > 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Restarts 0, Gaps 0", s)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestResyncWithoutReplay(t *testing.T) {
 	f.Resync()
 	applied(t, f, "the mark", func(s Stats) bool { return s.Partial })
 	if got, partial := r.state(); len(got) > 0 || !partial {
-		t.Errorf("%d blocks, partial %v", len(got), partial)
+		t.Errorf("%d blocks, partial %v, want 0, true", len(got), partial)
 	}
 	before := f.Stats()
 	f.Offer(w.step())
@@ -77,7 +77,7 @@ func TestReborn(t *testing.T) {
 			f.Offer(w.step())
 			settle(t, w, r, f)
 			if s := f.Stats(); s.Restarts != 0 {
-				t.Errorf("the publisher says that it is the same: %+v", s)
+				t.Errorf("the publisher says that it is the same: got %+v, want Restarts 0", s)
 			}
 		}
 		was := time.Now()
@@ -100,7 +100,7 @@ func TestReborn(t *testing.T) {
 		}
 		settle(t, w, r, f)
 		if s := f.Stats(); s.Restarts != 1 {
-			t.Errorf("replays %v: %+v", replays, s)
+			t.Errorf("replays %v: got %+v, want Restarts 1", replays, s)
 		}
 	}
 }

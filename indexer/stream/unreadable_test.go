@@ -101,7 +101,7 @@ func TestIdleAfterUnreadable(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if st := f.Stats(); st.Restarts != 1 {
-			t.Errorf("%d restarts after one", st.Restarts)
+			t.Errorf("%d restarts after one, want 1", st.Restarts)
 		}
 	})
 }

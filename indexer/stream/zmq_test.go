@@ -112,7 +112,7 @@ func TestOverZMQ(t *testing.T) {
 		t.Errorf("the last prompt has %d blocks in the index, want %d", m.Longest, want)
 	}
 	if s := f.Stats(); s.Restarts+s.DecodeErrors+s.UnknownParents > 0 || !s.Connected {
-		t.Errorf("%+v", s)
+		t.Errorf("%+v: got %d, want 0, Connected true", s, s.Restarts+s.DecodeErrors+s.UnknownParents)
 	}
 	close(stop)
 	<-served

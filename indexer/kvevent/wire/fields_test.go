@@ -54,12 +54,12 @@ func TestUnknownKeys(t *testing.T) {
 			t.Errorf("%s: %v, %+v of %d events read", name, err, got, emitted)
 		}
 		if n := testing.AllocsPerRun(10, func() { a.Reset(); _, _ = read() }); n > 0 {
-			t.Errorf("%s: %v allocations", name, n)
+			t.Errorf("%s: got %v allocations, want 0", name, n)
 		}
 	}
 	payload, _ := msgp.AppendIntf(nil, list{1.5, list{}, 0, "a secret"})
 	var a kvevent.Arena
 	if got, err := Batch(payload, &a, new(Fields), nil, nil); err != nil || got.UnknownKeys != 1 || got.UnknownKey != "batch[3]" {
-		t.Errorf("a longer batch: %v, %+v", err, got)
+		t.Errorf("a longer batch: got %v, %+v, want no error, UnknownKeys 1, UnknownKey %q", err, got, "batch[3]")
 	}
 }

@@ -288,7 +288,7 @@ func TestOverNATS(t *testing.T) {
 	for name, r := range map[string]*router{"early": early, "late": late, "orphan": orphan} {
 		st := r.feeds["10.0.0.5:8000"].Stats()
 		if st.DecodeErrors+st.UnknownParents+st.UnknownBlocks+st.Refused > 0 || st.Restarts > 0 {
-			t.Errorf("%s: %+v", name, st)
+			t.Errorf("%s: %+v; got %d, want 0, Restarts 0", name, st, st.DecodeErrors+st.UnknownParents+st.UnknownBlocks+st.Refused)
 		}
 	}
 }
@@ -314,7 +314,7 @@ func TestBufferOverflow(t *testing.T) {
 	h.give(payloads[10:40]...)
 	until(t, "the batches", func() bool { return h.f.Stats().Batches == 40 })
 	if st := p.Stats(); st.Pending == 0 || st.Pending > maxQueued || st.Connected {
-		t.Errorf("%+v", st)
+		t.Errorf("got %+v, want Pending some, Pending at most %d, Connected false", st, maxQueued)
 	}
 	p.mu.Lock()
 	p.events = slices.Grow(p.events, maxQueued)[:maxQueued] // as if so much had been added
@@ -322,7 +322,7 @@ func TestBufferOverflow(t *testing.T) {
 	h.give(payloads[40:60]...)
 	until(t, "the batches", func() bool { return h.f.Stats().Batches == 60 })
 	if st := p.Stats(); st.Pending != 0 || st.Dropped != 1 {
-		t.Errorf("%+v", st)
+		t.Errorf("got %+v, want Pending 0, Dropped 1", st)
 	}
 	runServer(t, dir, port)
 	r.same("w", payloads[:60], prompts)
@@ -352,7 +352,7 @@ func TestTwoAgents(t *testing.T) {
 	r.same("w", payloads, prompts)
 	until(t, "the older agent's end", func() bool { return older.Stats().Refused == 1 })
 	if st := older.Stats(); st.Current || logged.Len() != 1 {
-		t.Errorf("%d lines, %+v", logged.Len(), st)
+		t.Errorf("%d lines, %+v, want Current false, 1", logged.Len(), st)
 	}
 	if st := p.Stats(); !st.Current || st.Refused > 0 || st.Seq <= older.Stats().Seq {
 		t.Errorf("%+v", st)
@@ -433,7 +433,7 @@ func TestStreamFull(t *testing.T) {
 	fill(h, p)
 	join().same("w", payloads, prompts)
 	if st := p.Stats(); st.Snapshots == 0 || st.SnapshotErrors > 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("got %+v, want Snapshots some, SnapshotErrors 0", st)
 	}
 	gone.Close()
 	join().same("w", payloads, prompts)
@@ -501,7 +501,7 @@ func BenchmarkTakeOver(b *testing.B) {
 	for b.Loop() {
 		p = begin()
 		if n := p.Stats().Blocks; n != 100_000 {
-			b.Fatalf("%d blocks", n)
+			b.Fatalf("%d blocks, want 100_000", n)
 		}
 		kill(p)
 	}
@@ -555,6 +555,6 @@ func TestAskingIsBounded(t *testing.T) {
 		p.queueSnapshotRequest(&nats.Msg{Reply: "a router"})
 	}
 	if len(p.waitingRouters) != maxWaitingRouters || p.stats.Unanswered != 3 {
-		t.Errorf("%d wait, %d do not", len(p.waitingRouters), p.stats.Unanswered)
+		t.Errorf("%d wait, %d do not, want %d, 3", len(p.waitingRouters), p.stats.Unanswered, maxWaitingRouters)
 	}
 }

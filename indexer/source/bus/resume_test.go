@@ -95,7 +95,7 @@ func TestAgentRestarts(t *testing.T) {
 				t.Errorf("the first: %+v", st)
 			}
 			if held := early.index.HeldBlocks(early.slots["w"]); held == 0 {
-				t.Error("nothing is known while no agent is there")
+				t.Errorf("nothing is known while no agent is there: got %d, want some", held)
 			}
 			if c.restart {
 				h.told = nil
@@ -188,7 +188,7 @@ func TestLineBegunAnew(t *testing.T) {
 	h.give(payloads...)
 	r.same("w", payloads, prompts)
 	if now := p.Stats().Epoch; now <= was {
-		t.Errorf("epoch %d again, after %d", now, was)
+		t.Errorf("epoch %d again, after %d, want more than %d", now, was, was)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestDamagedSnapshot(t *testing.T) {
 		until(t, "a snapshot", func() bool { return p.Stats().Snapshots > uint64(i) })
 		written, err := l.tag(t.Context())
 		if err != nil || written.Parts == 0 {
-			t.Fatalf("%+v, %v", written, err)
+			t.Fatalf("got %+v, %v, want no error, Parts some", written, err)
 		}
 		if err := damage(stateSubjects + l.suffix + "." + written.part(0)); err != nil {
 			t.Fatal(err)
@@ -245,7 +245,7 @@ func TestSnapshotIsBounded(t *testing.T) {
 	}
 	written, err := l.tag(t.Context())
 	if err != nil || written.Parts != 4 {
-		t.Fatalf("%+v, %v", written, err)
+		t.Fatalf("got %+v, %v, want no error, Parts 4", written, err)
 	}
 	for most, want := range map[int]string{len(given): "", len(given) - 1: "a snapshot of more than 1572870 bytes",
 		partBytes: "a snapshot of more than 524288 bytes"} {
@@ -259,6 +259,6 @@ func TestSnapshotIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := l.tag(t.Context()); err != nil || got != (snapshotTag{}) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, %v, want no error, %+v", got, err, snapshotTag{})
 	}
 }

@@ -92,7 +92,7 @@ func TestServersFolder(t *testing.T) {
 		}
 	}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("left behind: got %v, %v, want no error, 0 of them", left, err)
 	}
 }
 

@@ -53,7 +53,8 @@ func TestOperatorsLimitsStay(t *testing.T) {
 	}
 	if got := now.Config; got.MaxBytes != want.MaxBytes || got.MaxAge != want.MaxAge || got.MaxMsgSize != want.MaxMsgSize ||
 		got.Compression != want.Compression {
-		t.Errorf("the stream is now %+v, its operator had made it %+v", got, want)
+		t.Errorf("the stream is now %+v, its operator had made it %+v, want MaxBytes %d, MaxAge %v, MaxMsgSize %d, Compression %v",
+			got, want, want.MaxBytes, want.MaxAge, want.MaxMsgSize, want.Compression)
 	}
 }
 
@@ -164,7 +165,7 @@ func TestPortIsTaken(t *testing.T) {
 		e, err := storedIn(t, taken, t.TempDir()).start(zap.NewNop())
 		if err == nil {
 			if addr := e.Addr().String(); addr != taken {
-				t.Errorf("it listens on %s", addr)
+				t.Errorf("it listens on %s, want %q", addr, taken)
 			}
 			e.close()
 		}
@@ -183,7 +184,7 @@ func TestPortIsTaken(t *testing.T) {
 	}
 	if _, err := StartLink(LinkOptions{Server: *storedIn(t, far.Addr().String(), t.TempDir()), Log: zap.NewNop()}); err == nil ||
 		!strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("of a port that stays taken it says: %v", err)
+		t.Errorf("of a port that stays taken it says: got %v, want an error, %q in it", err, "address already in use")
 	}
 }
 
@@ -204,7 +205,7 @@ func TestWatchLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	time.Sleep(500 * time.Millisecond)
 	if n := runtime.NumGoroutine() - before; n > 40 {
-		t.Errorf("%d goroutines more after half a second of looking", n)
+		t.Errorf("%d goroutines more after half a second of looking, want at most 40", n)
 	}
 	cancel()
 	if err := <-ended; err != nil {

@@ -133,7 +133,7 @@ func testPermissions(t *testing.T, g guarded) {
 	g.follows(t, "a").same("a", payloads, prompts) // asks the agent for its snapshot
 	ofB.same("b", payloads[:10], prompts)
 	if n := refusedA.Load() + refusedB.Load(); n > 0 {
-		t.Fatalf("%d refusals of what agents need", n)
+		t.Fatalf("%d refusals of what agents need, want 0", n)
 	}
 
 	asRouter, refusedRouter := g.as(t, "", routerSeed)
@@ -215,7 +215,7 @@ func testPermissions(t *testing.T, g guarded) {
 	b.give(payloads[10:]...)
 	ofB.same("b", payloads, prompts)
 	if st := ofB.feeds["b"].Stats(); st.Epoch != before.Epoch || st.Restarts != before.Restarts {
-		t.Errorf("another's message was heard: %+v, before %+v", st, before)
+		t.Errorf("another's message was heard: got %+v, before %+v, want Epoch %d, Restarts %d", st, before, before.Epoch, before.Restarts)
 	}
 
 	for name, stranger := range map[string]Access{"without credentials": {URL: g.url},
@@ -225,7 +225,7 @@ func testPermissions(t *testing.T, g guarded) {
 			t.Fatal(err)
 		}
 		if c, err := nats.Connect(g.url, list...); !errors.Is(err, nats.ErrAuthorization) {
-			t.Errorf("a stranger %s comes in: %v, %v", name, c, err)
+			t.Errorf("a stranger %s comes in: %v, %v, want %v", name, c, err, nats.ErrAuthorization)
 		}
 	}
 }
@@ -267,7 +267,7 @@ func TestTakeOverByCredentials(t *testing.T) {
 				began := time.Now()
 				second := h.agent(t, o)
 				if took := time.Since(began); took > catchUpTime/2 {
-					t.Errorf("it began after %v", took)
+					t.Errorf("it began after %v, want at most %v", took, catchUpTime/2)
 				}
 				st, said := second.Stats(), seen.FilterMessageSnippet("cannot read what the previous agent published").All()
 				if may {
@@ -289,7 +289,7 @@ func TestTakeOverByCredentials(t *testing.T) {
 					r.index.Match(p, &is)
 					first.index.Match(p, &engine)
 					if is.Longest > engine.Longest {
-						t.Errorf("prompt %d: %d blocks known, the engine has %d", i, is.Longest, engine.Longest)
+						t.Errorf("prompt %d: got %d blocks known, the engine has %d, want at most %d", i, is.Longest, engine.Longest, engine.Longest)
 					}
 				}
 			})
@@ -343,7 +343,7 @@ func TestUsersChange(t *testing.T) {
 	write("c")
 	until(t, "the refusals", func() bool { return refused.Load() > 2 })
 	if n := seen.FilterMessageSnippet("NATS rejects").Len(); n != 1 {
-		t.Errorf("the log says it %d times", n)
+		t.Errorf("the log says it %d times, want 1", n)
 	}
 	other, _ := g.as(t, "c", "agent-c.nk")
 	h, _ := agent(t, other, "c")
@@ -364,7 +364,7 @@ func TestWriteUsers(t *testing.T) {
 	made, err := WriteUsers(dir, []string{"10.0.0.5:8000", "any", AnyWorker})
 	if want := []string{"router.nk", "agent-10=2E0=2E0=2E5=3A8000.nk", "agent-any.nk", "agents.nk", "users.conf"}; err != nil ||
 		!slices.Equal(made, want) {
-		t.Fatalf("%v, %v", made, err)
+		t.Fatalf("got %v, %v, want no error, %q", made, err, want)
 	}
 	for _, name := range made[:4] {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
@@ -377,7 +377,7 @@ func TestWriteUsers(t *testing.T) {
 	}
 	made, err = WriteUsers(dir, []string{"any"})
 	if err != nil || len(made) != 1 {
-		t.Errorf("again: %v, %v", made, err)
+		t.Errorf("again: got %v, %v, want no error, 1 of them", made, err)
 	}
 	if again, _ := os.ReadFile(filepath.Join(dir, "users.conf")); string(again) != string(first) || aSeed.Match(first) {
 		t.Errorf("users.conf is now\n%s\nit was\n%s", again, first)
@@ -394,7 +394,7 @@ func TestWriteUsers(t *testing.T) {
 			}
 		}
 		if n != 1 || len(o.Nkeys) != 4 {
-			t.Errorf("%d of %d users may publish %s", n, len(o.Nkeys), want)
+			t.Errorf("%d of %d users may publish %s, want 1, 4", n, len(o.Nkeys), want)
 		}
 	}
 	for _, wrong := range []func() error{
@@ -458,14 +458,14 @@ func testForgedSubjects(t *testing.T, g guarded) {
 		}
 	}
 	if err := agentA.Flush(); err != nil || refused.Load() > 0 {
-		t.Fatalf("%v, %d refusals: this test does not reach the server", err, refused.Load())
+		t.Fatalf("%v, %d refusals: this test does not reach the server, want no error, 0", err, refused.Load())
 	}
 	until(t, "the forged messages", func() bool { return asks.Load() == 3 })
 	b.mu.Lock()
 	waiting, written := len(b.waitingRouters), b.stats.Snapshots
 	b.mu.Unlock()
 	if waiting > 0 || written > snapshots+1 { // one may have been due
-		t.Errorf("agent b wrote %d snapshots, and %d wait", written-snapshots, waiting)
+		t.Errorf("agent b wrote %d snapshots, and %d wait: got %d, want 0, at most %d", written-snapshots, waiting, written, snapshots+1)
 	}
 
 	agentB.Close() // its machine is cut off; a goes on

@@ -54,10 +54,10 @@ func TestWire(t *testing.T) {
 		var d Decoder
 		batch, err := d.Decode(b)
 		if err != nil {
-			t.Fatalf("%s: %v", c.name, err)
+			t.Fatalf("%s: got %v, want no error", c.name, err)
 		}
 		if !batch.Partial || batch.Away != c.tokens || batch.UpperBound == c.tokens {
-			t.Errorf("%s: %+v", c.name, batch)
+			t.Errorf("%s: got %+v, want Partial true, Away %v, UpperBound other than %v", c.name, batch, c.tokens, c.tokens)
 		}
 		for i := range batch.Events {
 			got, want := batch.Events[i], c.out[i]
@@ -76,7 +76,7 @@ func TestWire(t *testing.T) {
 	}
 	for _, foreign := range []string{"HTTP/1.1 400 Bad Request and more", "S\x02 of a release before, with its numbers"} {
 		if _, err := readHead([]byte(foreign)); err == nil || !strings.Contains(err.Error(), "update them together") {
-			t.Errorf("%q is taken: %v", foreign, err)
+			t.Errorf("%q is taken: got %v, want an error, %q in it", foreign, err, "update them together")
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestPreviousRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := new(Decoder).Decode(b); err == nil || !strings.Contains(err.Error(), "update them together") {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want an error, %q in it", err, "update them together")
 	}
 }
 
@@ -186,14 +186,14 @@ func TestOtherKey(t *testing.T) {
 	secret := block.NewSecret()
 	b := (&head{key: secret.Key().ID, epoch: 1}).append(nil)
 	if _, err := new(Decoder).Decode(b); !errors.Is(err, errOtherKey) {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want %v", err, errOtherKey)
 	}
 	if _, err := (&Decoder{Secret: secret}).Decode(b); err != nil {
 		t.Error(err)
 	}
 	held := AppendHeld(nil, secret, &stream.Held{}, math.MaxInt)
 	if _, _, err := ReadHeld(held, nil); !errors.Is(err, errOtherKey) {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want %v", err, errOtherKey)
 	}
 	if _, _, err := ReadHeld(held, secret); err != nil {
 		t.Error(err)
@@ -213,11 +213,11 @@ func TestHeldMessage(t *testing.T) {
 		EngineHashes: []uint64{4}, Locals: []uint64{3}}
 	if n := len(all.Events); n != 4 || all.Events[0].Kind != kvevent.Cleared || !reflect.DeepEqual(all.Events[2], want) ||
 		!reflect.DeepEqual(all.Events[3], want) {
-		t.Errorf("%+v", all.Events)
+		t.Errorf("%+v: got %d, want 4, [0].Kind %v, [2] %+v, [3] %+v", all.Events, n, kvevent.Cleared, want, want)
 	}
 	for i := range headBytes + 2 { // up to the clear
 		if _, _, err := ReadHeld(AppendHeld(nil, nil, &h, math.MaxInt)[:i], nil); err == nil {
-			t.Errorf("%d bytes are read", i)
+			t.Errorf("%d bytes are read: got %v, want an error", i, err)
 		}
 	}
 	for len(h.Blocks) < 1000 { // each an event of its own
@@ -229,15 +229,15 @@ func TestHeldMessage(t *testing.T) {
 	}
 	h.At.Partial = true // there was no memory for the rest
 	if at, all, err := ReadHeld(AppendHeld(nil, nil, &h, math.MaxInt), nil); err != nil || at != h.At || !all.Partial {
-		t.Errorf("%+v %+v %v", at, all, err)
+		t.Errorf("got %+v %+v %v, want no error, %+v, Partial true", at, all, err, h.At)
 	}
 	away := (&head{key: block.Fixed().ID, flags: flagAway}).append(nil)
 	if _, _, err := ReadHeld(appendBlocks(away, h.Blocks, nil, h.Form, math.MaxInt), nil); err == nil {
-		t.Error("an agent's is read")
+		t.Errorf("an agent's is read: got %v, want an error", err)
 	}
 	e := kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{1}}
 	if _, _, err := ReadHeld(appendEvent((&head{key: block.Fixed().ID}).append(nil), &e, false), nil); err == nil {
-		t.Error("a change is read as all")
+		t.Errorf("a change is read as all: got %v, want an error", err)
 	}
 }
 
@@ -251,10 +251,10 @@ func TestEventsAreBounded(t *testing.T) {
 		t.Errorf("%d events, %v", len(batch.Events), err)
 	}
 	if batch, err := d.Decode(message(maxEvents + 1)); err == nil {
-		t.Errorf("%d events are read", len(batch.Events))
+		t.Errorf("%d events are read: got %v, want an error", len(batch.Events), err)
 	}
 	if cap(d.a.Events) > 2*eventsAtOnce {
-		t.Errorf("room for %d events is kept", cap(d.a.Events))
+		t.Errorf("room for %d events is kept, want at most %d", cap(d.a.Events), 2*eventsAtOnce)
 	}
 }
 
@@ -291,9 +291,11 @@ func TestLargeMessage(t *testing.T) {
 	var d Decoder
 	batch, err := d.Decode(b)
 	if got := every(&batch); err != nil || len(batch.Events) > eventsAtOnce || !reflect.DeepEqual(got, want) {
-		t.Errorf("%d events of %d, %d at once, %v", len(got), len(want), len(batch.Events), err)
+		t.Errorf("%d events of %d, %d at once, %v: got %+v, want no error, at most %d, %+v",
+			len(got), len(want), len(batch.Events), err, got, eventsAtOnce, want)
 	}
 	if batch, err := d.Decode(b[:len(b)-1]); err == nil || batch.Events != nil || batch.More != nil {
-		t.Errorf("%d events of a message that is cut at its end", len(batch.Events))
+		t.Errorf("%d events of a message that is cut at its end: got %v, %+v, want an error, nil and nothing more",
+			len(batch.Events), err, batch.Events)
 	}
 }

@@ -28,7 +28,7 @@ func TestBind(t *testing.T) {
 				t.Cleanup(func() { c.Close() })
 				p := greet(c, "PUB")
 				if _, body, err := p.read(); err != nil || body != "\x09SUBSCRIBE" {
-					t.Fatalf("subscription %q, %v", body, err)
+					t.Fatalf("subscription %q, %v, want no error, %q", body, err, "\x09SUBSCRIBE")
 				}
 				return p
 			}
@@ -53,10 +53,10 @@ func TestBind(t *testing.T) {
 	second.message("", string(be(0)), "anew")
 	expect(t, got, "0 anew")
 	if _, _, err := first.read(); err == nil {
-		t.Error("the older connection is still open")
+		t.Errorf("the older connection is still open: got %v, want an error", err)
 	}
 	if downs.Load() == 0 {
-		t.Error("nobody was told of the older one's end")
+		t.Errorf("nobody was told of the older one's end: got %d, want some", downs.Load())
 	}
 }
 
@@ -138,7 +138,7 @@ func TestBindAllows(t *testing.T) {
 			s.From = netip.MustParsePrefix(c.from)
 		}
 		if _, got := s.allowed(ends{peer: c.peer, local: c.local}); got != c.want {
-			t.Errorf("%+v: %v", c, got)
+			t.Errorf("%+v: got %v, want %v", c, got, c.want)
 		}
 	}
 }

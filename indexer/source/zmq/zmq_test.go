@@ -130,7 +130,7 @@ func TestSubscribe(t *testing.T) {
 	endpoint := listen(t, "PUB", func(p peer) {
 		life++
 		if flags, body, _ := p.read(); flags != flagCommand || body != "\x09SUBSCRIBEkv@" {
-			t.Errorf("subscription %#x %q", flags, body)
+			t.Errorf("subscription %#x %q, want %d, %q", flags, body, flagCommand, "\x09SUBSCRIBEkv@")
 		}
 		if life == 1 {
 			p.message("kv@a", string(be(0)), "first")
@@ -159,7 +159,7 @@ func TestSubscribe(t *testing.T) {
 	got := collect(t, s)
 	expect(t, got, "0 first", "1 "+strings.Repeat("x", 300), "2 no topic", "3 ")
 	if pong := <-pongs; pong != "\x04PONGcontext" {
-		t.Errorf("PONG %q", pong)
+		t.Errorf("PONG %q, want %q", pong, "\x04PONGcontext")
 	}
 	up.Wait()
 	down.Wait()
@@ -237,7 +237,7 @@ func TestWrongPeers(t *testing.T) {
 	var got error
 	(&Sub{Endpoint: wrongType, Down: func(err error) { got = err; cancel() }}).Run(ctx, nil)
 	if got == nil || !strings.Contains(got.Error(), "ROUTER socket, want PUB") {
-		t.Errorf("a ROUTER dialled as PUB: %v", got)
+		t.Errorf("a ROUTER dialled as PUB: got %v, want an error, %q in it", got, "ROUTER socket, want PUB")
 	}
 }
 
@@ -270,7 +270,7 @@ func TestReplayForms(t *testing.T) {
 			return nil
 		})
 		if err != nil || strings.Join(got, " ") != "5a 6b" {
-			t.Errorf("%s: %v, %v", name, got, err)
+			t.Errorf("%s: %v, %v; got %q, want no error, %q", name, got, err, strings.Join(got, " "), "5a 6b")
 		}
 	}
 }
@@ -310,7 +310,7 @@ func TestConformanceReplies(t *testing.T) {
 				seqs = append(seqs, m.Seq)
 				return nil
 			}); err != nil {
-				t.Errorf("%s from %d: %v", name, r.Start, err)
+				t.Errorf("%s from %d: got %v, want no error", name, r.Start, err)
 			}
 			if len(seqs) != len(messages)-1 || len(seqs) > 0 && seqs[0] != r.Start {
 				t.Errorf("%s from %d: %d messages read of %d, numbers %v", name, r.Start, len(seqs), len(messages)-1, seqs)
@@ -324,7 +324,7 @@ func TestReplayGivesUp(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if err := Replay(ctx, endpoint, 0, fair.Hold{}, nil); err == nil || !strings.Contains(err.Error(), "deadline") {
-		t.Errorf("silent publisher: %v", err)
+		t.Errorf("silent publisher: got %v, want an error, %q in it", err, "deadline")
 	}
 	endless := listen(t, "ROUTER", func(p peer) {
 		p.read()
@@ -345,7 +345,7 @@ func TestReplayGivesUp(t *testing.T) {
 		return nil
 	})
 	if err != io.ErrClosedPipe || n != 10 {
-		t.Errorf("after %d messages: %v", n, err)
+		t.Errorf("after %d messages: %v, want %v, 10", n, err, io.ErrClosedPipe)
 	}
 }
 
@@ -423,12 +423,12 @@ func TestAgainstGoZeromq(t *testing.T) {
 		err := Replay(ctx, "tcp://"+router.Addr().String(), 41, fair.Hold{}, func(m Message) error {
 			n++
 			if m.Seq != 41 || string(m.Payload) != "replayed" {
-				t.Errorf("replayed %d %q", m.Seq, m.Payload)
+				t.Errorf("replayed %d %q: got %q, want 41, %q", m.Seq, m.Payload, string(m.Payload), "replayed")
 			}
 			return nil
 		})
 		if err != nil || n != 1 {
-			t.Errorf("%d messages, %v", n, err)
+			t.Errorf("%d messages, %v, want no error, 1", n, err)
 		}
 	}
 }
@@ -478,20 +478,20 @@ func TestConformanceLibzmq(t *testing.T) {
 	for await("one") < first+60 { // 3 s at 20 a second: ten heartbeats each way
 	}
 	if connects.Load() != 1 {
-		t.Errorf("%d connections in one life: heartbeats are not answered", connects.Load())
+		t.Errorf("%d connections in one life: heartbeats are not answered, want 1", connects.Load())
 	}
 	var replayed []uint64
 	if err := Replay(deadline(t), fmt.Sprintf("tcp://127.0.0.1:%d", port+1), 3, fair.Hold{}, func(m Message) error {
 		replayed = append(replayed, m.Seq)
 		return nil
 	}); err != nil || len(replayed) < 50 || replayed[0] != 3 || replayed[49] != 52 {
-		t.Errorf("replayed %v, %v", replayed, err)
+		t.Errorf("replayed %v, %v, want no error, at least 50 of them, [0] 3, [49] 52", replayed, err)
 	}
 	stop()
 	stop = start("two")
 	await("two")
 	if connects.Load() != 2 {
-		t.Errorf("%d connections over two lives", connects.Load())
+		t.Errorf("%d connections over two lives, want 2", connects.Load())
 	}
 }
 
@@ -570,7 +570,7 @@ func FuzzFrames(f *testing.F) {
 		}
 		socketType(b)
 		if cap(c.buf) > 4*len(b)+1<<21 {
-			t.Fatalf("%d bytes kept for %d", cap(c.buf), len(b))
+			t.Fatalf("%d bytes kept for %d, want at most %d", cap(c.buf), len(b), 4*len(b)+1<<21)
 		}
 	})
 }
