@@ -134,11 +134,11 @@ func validatePacked(t *testing.T, m protoreflect.Message, path string) (n int) {
 	if packed, ok := m.Interface().(*anypb.Any); ok {
 		inner, err := packed.UnmarshalNew()
 		if err != nil {
-			t.Fatalf("%s: %v", path, err)
+			t.Fatalf("%s: got %v, want no error", path, err)
 		}
 		if v, ok := inner.(interface{ ValidateAll() error }); ok {
 			if err := v.ValidateAll(); err != nil {
-				t.Errorf("%s: %v", path, err)
+				t.Errorf("%s: got %v, want no error", path, err)
 			}
 		}
 		return 1 + validatePacked(t, inner.ProtoReflect(), path)

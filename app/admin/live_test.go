@@ -38,7 +38,7 @@ func TestEvents(t *testing.T) {
 	now := time.Now()
 	c.step(now)
 	if c.sent != nil || len(c.history.minutes) != 1 {
-		t.Errorf("nobody looks: %d sections rendered, %d samples", len(c.sent), len(c.history.minutes))
+		t.Errorf("nobody looks: %d sections rendered, %d samples; got %v, want nil, 1", len(c.sent), len(c.history.minutes), c.sent)
 	}
 	resp, err := srv.Client().Get(srv.URL)
 	if err != nil {
@@ -60,13 +60,14 @@ func TestEvents(t *testing.T) {
 		return nil
 	}
 	if all := next(); len(all) < len(sections)-3 || !strings.Contains(all["fleet"], "&lt;gpu&gt;") {
-		t.Errorf("at first %d sections (problems, checks and forecast may be empty): %v", len(all), all["fleet"])
+		t.Errorf("at first %d sections (problems, checks and forecast may be empty): %v, want at least %d, %q in it",
+			len(all), all["fleet"], len(sections)-3, "&lt;gpu&gt;")
 	}
 	(*workers)[0].Inflight = 7
 	c.step(now.Add(time.Second))
 	news := next()
 	if !strings.Contains(news["fleet"], `data-l="in flight">7<`) || news["decisions"] != "" {
-		t.Errorf("after a change: %v", news)
+		t.Errorf("after a change: got %v, want fleet %q in it, decisions %q", news, `data-l="in flight">7<`, "")
 	}
 	resp.Body.Close()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -82,7 +83,7 @@ func TestEvents(t *testing.T) {
 	}
 	c.step(now.Add(2 * time.Second))
 	if c.sent != nil {
-		t.Error("it is rendered for nobody")
+		t.Errorf("it is rendered for nobody: got %v, want nil", c.sent)
 	}
 }
 
@@ -99,14 +100,14 @@ func TestWatchersAreBounded(t *testing.T) {
 	}
 	resp, err := srv.Client().Get(srv.URL)
 	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("one more: %v %v", resp, err)
+		t.Fatalf("one more: got %v %v, want no error, StatusCode %d", resp, err, http.StatusOK)
 	}
 	if first, err := bufio.NewReader(resp.Body).ReadString('\n'); !strings.HasPrefix(first, "data: ") {
-		t.Errorf("one more gets %q, %v", first, err)
+		t.Errorf("one more gets %q, %v, want %q first", first, err, "data: ")
 	}
 	resp.Body.Close()
 	if _, open := <-oldest; open || counted.Load() != "pages" {
-		t.Errorf("the oldest is still open %t, counted as %v", open, counted.Load())
+		t.Errorf("the oldest is still open %t, counted as %v, want false, %q", open, counted.Load(), "pages")
 	}
 	for i := range 3 {
 		(*workers)[0].Inflight++
@@ -115,7 +116,7 @@ func TestWatchersAreBounded(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.watching) > 1 { // the one more may not have been noticed yet
-		t.Errorf("%d watch who do not read", len(c.watching))
+		t.Errorf("%d watch who do not read, want at most 1", len(c.watching))
 	}
 }
 
@@ -136,7 +137,7 @@ func TestHistory(t *testing.T) {
 		h.add(sum, rows, first)
 	}
 	if len(h.minutes) != seconds || len(h.hour) != tens {
-		t.Errorf("%d, %d kept", len(h.minutes), len(h.hour))
+		t.Errorf("%d, %d kept, want %d, %d", len(h.minutes), len(h.hour), seconds, tens)
 	}
 	last, ten := h.minutes[seconds-1], h.hour[tens-1]
 	if last.Prompt != 100 || ten.Prompt != 1000 || ten.Decisions != 20 || !math.IsNaN(last.Median) || ten.Median != 2 ||
@@ -150,7 +151,7 @@ func TestHistory(t *testing.T) {
 		}
 	}
 	if got := plots(h.hour, perTen, nil, now)[0].From; got != "60 min" {
-		t.Error(got)
+		t.Errorf("got %q, want %q", got, "60 min")
 	}
 	for i := range 3 * maxMarks { // it goes out and comes back, and the configuration is read again
 		rows[0].Health = []*fleet.Out{nil, {}}[i%2]
@@ -163,7 +164,7 @@ func TestHistory(t *testing.T) {
 	}
 	list := plots(h.minutes, 1, nil, now)
 	if s := list[0].Series; s[0].Last != "50" || s[1].Last != "–" || s[1].D != "" {
-		t.Errorf("cached: %+v", s)
+		t.Errorf("cached: got %+v, want [0].Last %q, [1].Last %q, [1].D %q", s, "50", "–", "")
 	}
 	if d := list[1].Series[0].D; strings.Count(d, "M") != seconds/2 || strings.Contains(d, "NaN") {
 		t.Errorf("every second one is not known: %.100s", d)

@@ -93,7 +93,7 @@ func TestNoSecretLeaves(t *testing.T) {
 		}
 	}
 	if err := Run(context.Background(), Options{File: file}, io.Discard); !errors.Is(err, os.ErrExist) {
-		t.Errorf("a file that is there: %v", err)
+		t.Errorf("a file that is there: got %v, want %v", err, os.ErrExist)
 	}
 }
 

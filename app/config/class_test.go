@@ -44,7 +44,7 @@ func TestClasses(t *testing.T) {
 	}
 	if old, _ := c.Models[0].Class("old"); old.EngineVersion != "0.30.0" || old.BlockSize != 16 || old.EngineModel != "m" ||
 		old.OffloadUnit != 128 {
-		t.Errorf("old: %+v", old)
+		t.Errorf("old: got %+v, want EngineVersion %q, BlockSize 16, EngineModel %q, OffloadUnit 128", old, "0.30.0", "m")
 	}
 	readsBack(t, c)
 }

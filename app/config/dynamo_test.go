@@ -33,7 +33,7 @@ func TestDynamo(t *testing.T) {
 		"publisher's other": {"block_hash: dynamo", "block_hash: dynamo_suffix"},
 	} {
 		if _, err := Parse([]byte(strings.Replace(dynamo, change[0], change[1], 1))); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want no error", name, err)
 		}
 	}
 }
@@ -60,7 +60,7 @@ dynamo: {discovery: /run/dynamo, engine_port: 8000}`, "dynamo.engine_port: witho
 	} {
 		text := strings.Replace(dynamo, c.from, c.to, 1)
 		if text == dynamo {
-			t.Fatalf("%q is not there", c.from)
+			t.Fatalf("%q is not there: got %q, want other than %q", c.from, text, dynamo)
 		}
 		mistake(t, text, c.want)
 	}

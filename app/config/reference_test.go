@@ -73,7 +73,7 @@ workers:
 	}
 	if files := c.Files(); len(files) != 4 || !slices.Contains(files, filepath.Join(dir, "sightline.yaml")) ||
 		!slices.Contains(files, filepath.Join(dir, "user")) {
-		t.Errorf("files %q", files)
+		t.Errorf("files %q, want 4 of them, %q in it, %q in it", files, filepath.Join(dir, "sightline.yaml"), filepath.Join(dir, "user"))
 	}
 }
 

@@ -32,7 +32,7 @@ func TestFollow(t *testing.T) {
 		t.Errorf("%+v", live)
 	}
 	if _, restart, err := live.Follow(live); err != nil || len(restart) > 0 {
-		t.Errorf("no change: %q, %v", restart, err)
+		t.Errorf("no change: got %q, %v, want no error, 0 of them", restart, err)
 	}
 }
 

@@ -243,7 +243,7 @@ func TestSchema(t *testing.T) {
 		files = append(files, more...)
 	}
 	if len(files) < 6 {
-		t.Errorf("only %q", files)
+		t.Errorf("only %q, want at least 6 of them", files)
 	}
 	for _, f := range files {
 		text, err := os.ReadFile(f)
@@ -251,7 +251,7 @@ func TestSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := check(string(text)); err != nil {
-			t.Errorf("%s: %v", f, err)
+			t.Errorf("%s: got %v, want no error", f, err)
 		}
 	}
 	all, err := Default().YAML() // as --print-config prints it
@@ -272,7 +272,7 @@ func TestSchema(t *testing.T) {
 			t.Errorf("%s is taken", bad)
 		}
 		if _, err := Parse([]byte(bad)); err == nil {
-			t.Errorf("%s is read", bad)
+			t.Errorf("%s is read: got %v, want an error", bad, err)
 		}
 	}
 }

@@ -14,7 +14,7 @@ func TestSGLang(t *testing.T) {
 	}
 	c, err = Parse([]byte(strings.Replace(head, "%s", ", block_size: 16, engine_version: 0.5.20", 1)))
 	if err != nil || c.Models[0].BlockSize != 16 || c.Models[0].EngineVersion != "0.5.20" {
-		t.Errorf("%v: %+v", err, c.Models)
+		t.Errorf("got %v: %+v, want no error, [0].BlockSize 16, [0].EngineVersion %q", err, c.Models, "0.5.20")
 	}
 	for _, c := range [][2]string{
 		{strings.Replace(head, "%s", ", processor_fingerprint: x", 1), "models[0].processor_fingerprint"},

@@ -253,11 +253,11 @@ func TestWell(t *testing.T) {
 	list := well().examine(t, nil)
 	for _, r := range list {
 		if r.Verdict == Warning || r.Verdict == Error {
-			t.Errorf("%+v", r)
+			t.Errorf("got %+v, want Verdict other than %q, Verdict other than %q", r, Warning, Error)
 		}
 	}
 	if Status(list, false) != 0 {
-		t.Error(Status(list, false))
+		t.Errorf("got %d, want 0", Status(list, false))
 	}
 	out := &bytes.Buffer{}
 	o := Options{Out: out}
@@ -278,7 +278,7 @@ func TestWellWhileObserving(t *testing.T) {
 	f.decide(func(d *router.Recent) { d.Arm, d.Used, d.Reported = arms.Unsteered, "10.0.0.9:8000", 0 })
 	for _, r := range f.examine(t, nil) {
 		if r.Verdict == Warning || r.Verdict == Error {
-			t.Errorf("%+v", r)
+			t.Errorf("got %+v, want Verdict other than %q, Verdict other than %q", r, Warning, Error)
 		}
 	}
 }

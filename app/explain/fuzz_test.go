@@ -19,7 +19,7 @@ func FuzzAnswers(f *testing.F) {
 			unwrap(line)
 		})
 		if n > len(text) {
-			t.Fatalf("requests of %d bytes out of %d", n, len(text))
+			t.Fatalf("requests of %d bytes out of %d, want at most %d", n, len(text), len(text))
 		}
 	})
 }

@@ -37,7 +37,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	if strings.Contains(got, "queue") || strings.Contains(got, "tiers") {
-		t.Error(got)
+		t.Errorf("got %q, want no %q in it, no %q in it", got, "queue", "tiers")
 	}
 }
 

@@ -31,7 +31,7 @@ func TestAdviceStandsOnce(t *testing.T) {
 	for _, dir := range speakers {
 		files, err := filepath.Glob(dir + "/*.go")
 		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %d files, %v", dir, len(files), err)
+			t.Fatalf("%s: got %d files, %v, want no error, some", dir, len(files), err)
 		}
 		for _, name := range files {
 			if strings.HasSuffix(name, "_test.go") {

@@ -94,7 +94,8 @@ func TestDynamo(t *testing.T) {
 			t.Fatalf("%s: %v\n%s\nwant\n%s", plane, err, text, want)
 		}
 		if !strings.Contains(said, "dynamo/backend/generate: 2 workers of NVIDIA Dynamo, serve m, blocks of 16 tokens, KV events over "+plane) {
-			t.Error(said)
+			t.Errorf("got %q, want %q in it",
+				said, "dynamo/backend/generate: 2 workers of NVIDIA Dynamo, serve m, blocks of 16 tokens, KV events over "+plane)
 		}
 		touch(t, root)
 		written, err := os.ReadFile(filepath.Join(out, configFile))
@@ -114,13 +115,13 @@ func TestDynamo(t *testing.T) {
 			return bad
 		}
 		if bad := look(); len(bad) > 0 {
-			t.Errorf("%s: the doctor says %q", plane, bad)
+			t.Errorf("%s: the doctor says %q, want 0 of them", plane, bad)
 		}
 		if err := os.RemoveAll(filepath.Join(root, "v1", "instances")); err != nil {
 			t.Fatal(err)
 		}
 		if bad := look(); len(bad) != 1 || !strings.Contains(bad[0], "no live record of a worker") {
-			t.Errorf("%s: without workers the doctor says %q", plane, bad)
+			t.Errorf("%s: without workers the doctor says %q, want 1 of them, [0] %q in it", plane, bad, "no live record of a worker")
 		}
 	}
 }

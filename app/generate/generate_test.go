@@ -446,6 +446,6 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	if left, _ := os.ReadDir(empty); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("left behind: got %v, want 0 of them", left)
 	}
 }

@@ -79,7 +79,7 @@ func TestFetch(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "models", "o--m")
 			got, err := Hub{hub.URL, "hf_x"}.Fetch(t.Context(), "o/m", "", dir)
 			if leaked.Load() > 0 {
-				t.Error("the token went to another place")
+				t.Errorf("the token went to another place: got %d, want 0", leaked.Load())
 			}
 			if c.want == "" && (err != nil || got != commit) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) ||
 				err != nil && strings.Contains(err.Error(), "s3cret") {
@@ -92,7 +92,7 @@ func TestFetch(t *testing.T) {
 		})
 	}
 	if _, err := (Hub{Endpoint: "http://127.0.0.1:1"}).Fetch(t.Context(), "../../x", "", t.TempDir()); err == nil {
-		t.Error("a name that leaves its place is taken")
+		t.Errorf("a name that leaves its place is taken: got %v, want an error", err)
 	}
 }
 

@@ -151,7 +151,7 @@ func TestLifeOfAWorker(t *testing.T) {
 	b.Update(2, []Spec{second})
 	b.wait("feeds", func() bool { return beside.Load() == 1 && one.running() == 2 && two.running() == 1 })
 	if got := b.names(); !slices.Equal(got, []string{"a", "b"}) {
-		t.Fatalf("fleet %v", got)
+		t.Fatalf("fleet %v, want %q", got, []string{"a", "b"})
 	}
 	slot := b.fleet.Workers()[0].Slots[1]
 	one.tell(1, 0, 7)
@@ -160,15 +160,15 @@ func TestLifeOfAWorker(t *testing.T) {
 		t.Errorf("metrics tell of %v blocks, want 1", n)
 	}
 	if list, err := b.Blocks("a", 1); err != nil || len(list) != 1 {
-		t.Errorf("listed %+v, %v", list, err)
+		t.Errorf("listed %+v, %v, want no error, 1 of them", list, err)
 	}
 	if _, err := b.Blocks("a", 2); err == nil {
-		t.Error("the blocks of a rank that is not there")
+		t.Errorf("the blocks of a rank that is not there: got %v, want an error", err)
 	}
 	first.Ready = false
 	b.Update(1, []Spec{first})
 	if got := b.names(); !slices.Equal(got, []string{"b"}) || one.running() != 2 {
-		t.Errorf("not ready: fleet %v, %d feeds", got, one.running())
+		t.Errorf("not ready: fleet %v, %d feeds, want %q, 2", got, one.running(), []string{"b"})
 	}
 	first.Ready = true
 	b.Update(1, []Spec{first})
@@ -178,14 +178,14 @@ func TestLifeOfAWorker(t *testing.T) {
 	sets := b.sets
 	b.Update(1, []Spec{first})
 	if b.sets != sets {
-		t.Error("told of a change where none was")
+		t.Errorf("told of a change where none was: got %d, want %d", b.sets, sets)
 	}
 	b.Update(1, nil)
 	if got := b.names(); !slices.Equal(got, []string{"b"}) || beside.Load() != 0 || one.running() != 0 || two.running() != 1 {
-		t.Errorf("gone: fleet %v, feeds %d and %d", got, one.running(), two.running())
+		t.Errorf("gone: fleet %v, feeds %d and %d; got %d, want %q, 0, 0, 1", got, one.running(), two.running(), beside.Load(), []string{"b"})
 	}
 	if n := b.ix.HeldBlocks(slot.ID); n != 0 {
-		t.Errorf("%d blocks of a worker that left", n)
+		t.Errorf("%d blocks of a worker that left, want 0", n)
 	}
 	b.Close()
 	if two.running() != 0 {
@@ -230,7 +230,7 @@ func TestAddressThatMoves(t *testing.T) {
 	b.Update(2, []Spec{other})
 	b.Update(4, nil)
 	if got := b.names(); !slices.Equal(got, []string{"old"}) {
-		t.Fatalf("fleet %v", got)
+		t.Fatalf("fleet %v, want %q", got, []string{"old"})
 	}
 	b.Update(1, nil, 3)
 	if got := b.names(); !slices.Equal(got, []string{"new"}) || b.fleet.Workers()[0].Model != "another" {
@@ -239,7 +239,7 @@ func TestAddressThatMoves(t *testing.T) {
 	b.Update(2, nil)
 	b.Update(1, nil)
 	if got := b.names(); len(got) > 0 {
-		t.Errorf("fleet %v", got)
+		t.Errorf("fleet %v, want 0 of them", got)
 	}
 }
 
@@ -251,7 +251,7 @@ func TestPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := b.Add(0, spec(&e, "x", "10.0.0.1:8000")); err == nil {
-		t.Error("an address twice")
+		t.Errorf("an address twice: got %v, want an error", err)
 	}
 	if err := b.Add(0, spec(&e, "a", "10.0.0.2:8000")); err != nil {
 		t.Error(err)
@@ -260,11 +260,11 @@ func TestPlaces(t *testing.T) {
 		s := spec(&e, "dynamo-"+id, "10.0.0.9:8000")
 		s.ID, s.Instance, s.Frontends = id, id, []string{"10.0.0.9:8000"}
 		if err := b.Add(3, s); err != nil {
-			t.Error(id, err)
+			t.Errorf("%q: got %v, want no error", id, err)
 		}
 	}
 	if got := b.names(); !slices.Equal(got, []string{"a", "a/10.0.0.2:8000", "dynamo-7", "dynamo-8"}) {
-		t.Errorf("fleet %v", got)
+		t.Errorf("fleet %v, want %q", got, []string{"a", "a/10.0.0.2:8000", "dynamo-7", "dynamo-8"})
 	}
 	bad := spec(&publisher{fails: errors.New("no socket")}, "c", "10.0.0.3:8000")
 	if err := b.Add(0, bad); err == nil || len(b.names()) != 4 {
@@ -283,7 +283,7 @@ func TestPlaces(t *testing.T) {
 	b.forget("dynamo-7")
 	b.forget("a") // it is still, or again, there
 	if n := count(t, b.reg, "sightline_resyncs_total", "why", "asked"); n != 3 || !slices.Equal(b.gone, []string{"dynamo-7"}) {
-		t.Errorf("%v resyncs counted of those that stay, %v forgotten", n, b.gone)
+		t.Errorf("%v resyncs counted of those that stay, %v forgotten, want 3, %q", n, b.gone, []string{"dynamo-7"})
 	}
 }
 
@@ -321,7 +321,7 @@ func TestAudit(t *testing.T) {
 	}
 	au.Forget("a")
 	if n := count(t, reg, "sightline_audit_total", "worker", "a"); n != 0 {
-		t.Errorf("%v verdicts counted of a worker that is forgotten", n)
+		t.Errorf("%v verdicts counted of a worker that is forgotten, want 0", n)
 	}
 }
 

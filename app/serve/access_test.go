@@ -303,6 +303,6 @@ func TestAdminOnAllInterfaces(t *testing.T) {
 		}
 	}
 	if code, _ := r.ask("GET", "/debug/pprof/cmdline"); code != 200 {
-		t.Errorf("profiles with the token: status %d", code)
+		t.Errorf("profiles with the token: status %d, want 200", code)
 	}
 }

@@ -110,7 +110,7 @@ func TestCheckGood(t *testing.T) {
 			`{addr: "vllm:8000", events: {zmq: "tcp://{ip}:5557", replay: "tcp://{ip}:5558"}}`, 1),
 	} {
 		if err := checked(t, dir, text); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want no error", name, err)
 		}
 	}
 }
@@ -270,7 +270,7 @@ func TestCheckMistakes(t *testing.T) {
 			text = strings.Replace(goodConfig, c.from, c.to, 1)
 		}
 		if text == goodConfig {
-			t.Fatalf("%q is not there", c.from)
+			t.Fatalf("%q is not there: got %q, want other than %q", c.from, text, goodConfig)
 		}
 		want := strings.ReplaceAll(c.want, "DIR", dir)
 		if err := checked(t, dir, text); err == nil || !strings.Contains(err.Error(), want) {

@@ -18,7 +18,7 @@ func TestWriteCredentials(t *testing.T) {
 nats: {listen: "0.0.0.0:4222", config: ` + dir + "/keys/users.conf, auth: " + dir + "/keys/router.nk}\n"
 	write(t, file, []byte(text))
 	if err := checked(t, dir, text); err == nil || !strings.Contains(err.Error(), "nats.config: open ") {
-		t.Errorf("without the files: %v", err)
+		t.Errorf("without the files: got %v, want an error, %q in it", err, "nats.config: open ")
 	}
 	var out strings.Builder
 	if err := WriteCredentials(CredentialsOptions{Dir: filepath.Join(dir, "keys"), Config: file, Worker: []string{"other"}},
@@ -27,7 +27,7 @@ nats: {listen: "0.0.0.0:4222", config: ` + dir + "/keys/users.conf, auth: " + di
 	}
 	for _, want := range []string{"router.nk", "agent-gpu.nk", "agent-other.nk", "users.conf"} {
 		if !strings.Contains(out.String(), "written: "+filepath.Join(dir, "keys", want)) {
-			t.Errorf("%s lacks %s", out.String(), want)
+			t.Errorf("%s lacks %s, want %q in it", out.String(), want, "written: "+filepath.Join(dir, "keys", want))
 		}
 	}
 	users, err := os.ReadFile(filepath.Join(dir, "keys", "users.conf"))

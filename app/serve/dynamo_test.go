@@ -93,10 +93,10 @@ dynamo: {nats: {url: %q, auth: %q}, discovery: %q, frontends: ["127.0.0.1:40002"
 		return ix.HeldBlocks(w.Slots[1].ID) == 1
 	})
 	if n := ix.HeldBlocks(w.Slots[0].ID); n != 0 {
-		t.Errorf("the other rank has %d of its blocks", n)
+		t.Errorf("the other rank has %d of its blocks, want 0", n)
 	}
 	if rows := s.rows(ix); len(rows) != 2 || rows[1].Blocks != 1 || rows[1].Events != "live" {
-		t.Errorf("%+v", rows)
+		t.Errorf("got %+v, want 2 of them, [1].Blocks 1, [1].Events %q", rows, "live")
 	}
 	record("instances", "8", `{"instance_id":8,"transport":{"tcp":"127.0.0.1:40004/generate"}}`)
 	wait("worker 8", func() bool { return len(fl.Workers()) == 2 })

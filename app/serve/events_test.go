@@ -170,7 +170,8 @@ func TestBlockSizeFromEvents(t *testing.T) {
 		w, counters := toldWith(t, keys, events...)
 		if w.BlockSize != 8 || w.Blocks != 2 || w.OtherSize != want || counters["other_block_size"]+counters["unknown_blocks"]+
 			counters["unknown_parents"] > 0 {
-			t.Errorf("%s: %+v, %v", keys, w, counters)
+			t.Errorf("%s: %+v, %v; got %v, want BlockSize 8, Blocks 2, OtherSize %d, 0",
+				keys, w, counters, counters["other_block_size"]+counters["unknown_blocks"]+counters["unknown_parents"], want)
 		}
 	}
 }

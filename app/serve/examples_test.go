@@ -227,7 +227,7 @@ func TestComposeFile(t *testing.T) {
 		}
 		if s.Build.Dockerfile != "" {
 			if _, err := os.Stat(filepath.Join(dir, s.Build.Context, s.Build.Dockerfile)); err != nil {
-				t.Error(name, err)
+				t.Errorf("%q: got %v, want no error", name, err)
 			}
 		}
 		for _, other := range s.DependsOn {
@@ -247,7 +247,7 @@ func TestComposeFile(t *testing.T) {
 		host, port, _ := strings.Cut(w.Addr, ":")
 		command := file.Services[host].Command
 		if entry := file.Services[host].Entrypoint; !slices.Equal(entry, []string{"/sightline-lab"}) {
-			t.Errorf("%s: service %s starts %q", w.Name, host, entry)
+			t.Errorf("%s: service %s starts %q, want %q", w.Name, host, entry, []string{"/sightline-lab"})
 		}
 		events := strings.Replace(w.Events.ZMQ, "{ip}", host, 1)
 		if w.Events.NATS {

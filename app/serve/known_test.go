@@ -56,7 +56,7 @@ workers: [{name: gpu, addr: "gpu.example:8000"}]`))
 		for _, w := range fresh.Workers() {
 			there := old.ByAddr(w.Addr)
 			if slot := old.Find(w.StableName, -1); there == nil || slot == nil || slot.Worker != there {
-				t.Errorf("%s: %s is %q to one, and %v of the other", name, w.Addr, w.StableName, slot)
+				t.Errorf("%s: %s is %q to one, and %v of the other; got %+v, want one, one, Worker %+v", name, w.Addr, w.StableName, slot, there, there)
 			}
 		}
 	}

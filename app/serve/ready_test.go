@@ -54,7 +54,7 @@ func started(t *testing.T, workers map[string]*publisher) *readyGate {
 	t.Cleanup(s.set.Close)
 	g := &readyGate{sources: s, after: time.Minute, began: time.Now(), ctx: t.Context()}
 	if _, err := g.look(g.began); err == nil {
-		t.Fatal("ready before any worker was found")
+		t.Fatalf("ready before any worker was found: got %v, want an error", err)
 	}
 	var found []registry.Spec
 	for name, p := range workers {
@@ -80,13 +80,13 @@ func TestReadyWhenCaughtUp(t *testing.T) {
 	replay := make(chan struct{})
 	g := started(t, map[string]*publisher{"a": {replay: replay}, "refusing": {refuses: true}, "silent": nil})
 	if how, err := g.look(g.began.Add(reachTime)); err == nil || !strings.Contains(err.Error(), "0 of 2 event streams have caught up") {
-		t.Fatalf("while a replay is under way: %q, %v", how, err)
+		t.Fatalf("while a replay is under way: %q, %v, want an error, %q in it", how, err, "0 of 2 event streams have caught up")
 	}
 	close(replay)
 	how := ""
 	for err := errors.New("shut"); err != nil; time.Sleep(time.Millisecond) {
 		if _, early := g.look(g.began.Add(reachTime - 1)); early == nil {
-			t.Fatal("a worker that refuses connections was not waited for")
+			t.Fatalf("a worker that refuses connections was not waited for: got %v, want an error", early)
 		}
 		how, err = g.look(g.began.Add(reachTime))
 		if t.Context().Err() != nil {
@@ -98,7 +98,7 @@ func TestReadyWhenCaughtUp(t *testing.T) {
 	}
 	g.sources.update(g.sources.followers[0], nil)
 	if again, err := g.look(g.began); again != how || err != nil {
-		t.Errorf("later: %q, %v", again, err)
+		t.Errorf("later: got %q, %v, want %q, no error", again, err, how)
 	}
 }
 
@@ -106,13 +106,13 @@ func TestReadyWhenCaughtUp(t *testing.T) {
 func TestReadyAfter(t *testing.T) {
 	g := started(t, map[string]*publisher{"a": {}})
 	if _, err := g.look(g.began.Add(g.after - 1)); err == nil {
-		t.Fatal("ready without the replay")
+		t.Fatalf("ready without the replay: got %v, want an error", err)
 	}
 	opened := false
 	g.began = g.began.Add(-g.after)
 	g.await(t.Context(), zap.NewNop(), func() { opened = true })
 	if how, err := g.look(time.Now()); !opened || err != nil || !strings.HasPrefix(how, "1m0s have passed: 0 of 1") {
-		t.Errorf("%v, %q, %v", opened, how, err)
+		t.Errorf("got %v, %q, %v, want true, no error, %q first", opened, how, err, "1m0s have passed: 0 of 1")
 	}
 }
 
@@ -120,7 +120,7 @@ func TestReadyAfter(t *testing.T) {
 func TestReadyWithoutEvents(t *testing.T) {
 	for name, workers := range map[string]map[string]*publisher{"no workers": nil, "no events": {"a": nil}} {
 		if how, err := started(t, workers).look(time.Now()); err != nil || how != "no worker sends events" {
-			t.Errorf("%s: %q, %v", name, how, err)
+			t.Errorf("%s: got %q, %v, want no error, %q", name, how, err, "no worker sends events")
 		}
 	}
 }
@@ -131,7 +131,7 @@ func TestPublisherOf(t *testing.T) {
 		{"10.0.0.5:8000", "10.0.0.5/32"}, {"[fd00::5]:8000", "fd00::5/128"}, {"[::ffff:10.0.0.5]:8000", "10.0.0.5/32"},
 	} {
 		if got := publisherOf(netip.MustParseAddrPort(c.addr)).String(); got != c.want {
-			t.Errorf("%+v: %s", c, got)
+			t.Errorf("%+v: got %s, want %q", c, got, c.want)
 		}
 	}
 }
@@ -144,6 +144,6 @@ func TestSnapshotsShareTurns(t *testing.T) {
 	var o stream.Options
 	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, allRanks{}, w.Slots[0], 0, &o); err != nil ||
 		o.ReplaySlots != s.turns {
-		t.Errorf("%v, %v", o.ReplaySlots, err)
+		t.Errorf("got %v, %v, want no error, %v", o.ReplaySlots, err, s.turns)
 	}
 }

@@ -174,7 +174,7 @@ func TestReload(t *testing.T) {
 	r.reload(200, "needs a restart: body_limit\n")
 	list := r.workers()
 	if _, left := list["b"]; left || list["a"].Blocks != 1 || list["c"].Addr != "127.0.0.1:3" || len(list) != 2 {
-		t.Errorf("workers %+v", list)
+		t.Errorf("workers %+v: got %v, want false, [\"a\"].Blocks 1, [\"c\"].Addr %q, 2 of them", list, left, "127.0.0.1:3")
 	}
 	now := r.now.Load()
 	if now == before || now.models[0].Prompts != before.models[0].Prompts || now.models[0].Aliases[0] != "n" || r.level.String() != "error" {

@@ -69,7 +69,7 @@ workers: [{name: w, addr: 'WORKER', events: {%s}}]`, keyFile, c.size, c.model, c
 				}
 				resp.Body.Close()
 				if resp.StatusCode != http.StatusOK {
-					t.Fatalf("the worker: status %d", resp.StatusCode)
+					t.Fatalf("the worker: status %d, want %d", resp.StatusCode, http.StatusOK)
 				}
 				r.wait("not found", func() bool { // an image of TensorRT-LLM has its name after the first request
 					_, said := r.ask("POST", "/v1/route", body)
@@ -83,7 +83,7 @@ workers: [{name: w, addr: 'WORKER', events: {%s}}]`, keyFile, c.size, c.model, c
 			}
 			one, same, other := hashes("secret"), hashes("secret"), hashes("ours-key.pem")
 			if len(one) < 9 || !slices.Equal(one, same) {
-				t.Errorf("with one secret: %v and %v", one, same)
+				t.Errorf("with one secret: got %v and %v, want at least 9 of them, %q", one, same, same)
 			}
 			if len(other) != len(one) || slices.ContainsFunc(other, func(h string) bool { return slices.Contains(one, h) }) {
 				t.Errorf("with two secrets: %v and %v", one, other)

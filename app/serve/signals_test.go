@@ -115,7 +115,7 @@ func routerSignals(t *testing.T) map[string]exporting {
 	all := registered(t, ownEvents)
 	maps.Copy(all, registered(t, dynamoEvents))
 	if len(all) < 50 {
-		t.Fatalf("only %d metrics: %v", len(all), slices.Sorted(maps.Keys(all)))
+		t.Fatalf("only %d metrics: %v, want at least 50", len(all), slices.Sorted(maps.Keys(all)))
 	}
 	return all
 }
@@ -153,7 +153,7 @@ func TestSignalsDoc(t *testing.T) {
 		before, rest, ok := strings.Cut(written, "<!-- "+mark+" -->\n")
 		_, after, end := strings.Cut(rest, "<!-- end -->")
 		if !ok || !end {
-			t.Fatalf("docs/signals.md has no place for the metrics of the %s", mark)
+			t.Fatalf("docs/signals.md has no place for the metrics of the %s: got %v, %v, want true, true", mark, ok, end)
 		}
 		written = before + "<!-- " + mark + " -->\n\n" + lines + "\n<!-- end -->" + after
 	}
@@ -259,6 +259,7 @@ func TestSignalsHoldTogether(t *testing.T) {
 	}
 	if n := strings.Count(rules, "- alert: "); n < 8 || n != strings.Count(rules, "runbook: ") ||
 		n != strings.Count(rules, "severity: ") || n != strings.Count(rules, "summary: ") {
-		t.Errorf("%d alerts, not each with severity, summary and runbook", n)
+		t.Errorf("%d alerts, not each with severity, summary and runbook, want at least 8, %d, %d, %d",
+			n, strings.Count(rules, "runbook: "), strings.Count(rules, "severity: "), strings.Count(rules, "summary: "))
 	}
 }

@@ -125,7 +125,7 @@ workers: [{name: a, addr: "127.0.0.1:9"}]
 	}
 	for of, all := range values {
 		if len(all) > 1000+1 {
-			t.Errorf("%s has %d values", of, len(all))
+			t.Errorf("%s has %d values, want at most %d", of, len(all), 1000+1)
 		}
 	}
 }
@@ -150,7 +150,7 @@ workers: [{name: a, addr: "127.0.0.1:9"}]
 `, quiet)
 		door := newDoor(t, r)
 		if answers := door.ask(t, `{"model":"m","prompt":"x"}`, ":path", "/v1/completions"); len(answers) != 2 {
-			t.Errorf("%d answers", len(answers))
+			t.Errorf("%d answers, want 2", len(answers))
 		}
 	})
 	select {

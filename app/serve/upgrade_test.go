@@ -44,7 +44,7 @@ func TestPreviousRelease(t *testing.T) {
 	}
 	cfg, err := config.Parse(text)
 	if err != nil {
-		t.Errorf("its configuration without them: %v", err)
+		t.Errorf("its configuration without them: got %v, want no error", err)
 	}
 	if len(cfg.Workers) != 2 || len(cfg.Envoy.Sightlines) != 2 {
 		t.Errorf("its configuration is read as %d workers, %d Sightlines, want 2 and 2", len(cfg.Workers), len(cfg.Envoy.Sightlines))

@@ -78,7 +78,7 @@ func pages(t *testing.T) (list []string) {
 	for _, at := range []string{"*.md", "docs/*.md", "examples/*/README.md"} {
 		found, err := filepath.Glob("../../" + at)
 		if err != nil || found == nil {
-			t.Fatal(at, err)
+			t.Fatalf("%q %v: got %q, want no error, one", at, err, found)
 		}
 		list = append(list, found...)
 	}
@@ -135,10 +135,10 @@ func TestCommands(t *testing.T) {
 				}
 				subcommand, tested := word+" "+words[1], runs[word][words[1]]
 				if known[subcommand] == nil {
-					t.Errorf("%s: %s: there is no such subcommand", page, line)
+					t.Errorf("%s: %s: there is no such subcommand; got %v, want one", page, line, known[subcommand])
 				}
 				if tests, _ := filepath.Glob(filepath.Join("../..", tested, "*_test.go")); tested == "" || tests == nil {
-					t.Errorf("%s: %s: say in runs which tests run it", page, line)
+					t.Errorf("%s: %s: say in runs which tests run it; got %q, %q, want some, one", page, line, tested, tests)
 				}
 				for _, flag := range flags.FindAllString(line, -1) {
 					if !known[subcommand][flag] {
@@ -149,7 +149,7 @@ func TestCommands(t *testing.T) {
 				notRun[word+" ("+elsewhere[word]+"): "+page+": "+line] = true
 			case strings.Contains(word, "/"):
 				if _, err := os.Stat(filepath.Join("../..", word)); err != nil {
-					t.Errorf("%s: %s: no such file", page, line)
+					t.Errorf("%s: %s: no such file; got %v, want no error", page, line, err)
 				}
 			case !slices.Contains(shell, word):
 				t.Errorf("%s: %s: say in elsewhere what it needs", page, line)
@@ -157,7 +157,7 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	if counted < 100 {
-		t.Errorf("%d commands found: the pages have more", counted)
+		t.Errorf("%d commands found: the pages have more, want at least 100", counted)
 	}
 	t.Logf("%d commands; not run by make test as they stand:\n%s", counted, strings.Join(slices.Sorted(maps.Keys(notRun)), "\n"))
 }

@@ -71,7 +71,7 @@ func TestCompletion(t *testing.T) {
 		got := strings.Fields(string(out))
 		for _, w := range strings.Fields(c.want) {
 			if !slices.Contains(got, w) {
-				t.Errorf("%q: %s is not offered: %q", c.line, w, got)
+				t.Errorf("%q: %s is not offered: got %q, want %q in it", c.line, w, got, w)
 			}
 		}
 		for _, w := range strings.Fields(c.not) {

@@ -39,7 +39,7 @@ func TestPickerFlags(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := parser.Parse(asPicker(strings.Split(c.args, " "))); err != nil {
-			t.Errorf("%s: %v", c.args, err)
+			t.Errorf("%s: got %v, want no error", c.args, err)
 			continue
 		}
 		f, cfg := &all.Serve.pickerFlags, config.Default()
@@ -57,7 +57,7 @@ func TestPickerFlags(t *testing.T) {
 		}
 	}
 	if got := asPicker([]string{"doctor", "-c", "x"}); !slices.Equal(got, []string{"doctor", "-c", "x"}) {
-		t.Errorf("another command became %q", got)
+		t.Errorf("another command became %q, want %q", got, []string{"doctor", "-c", "x"})
 	}
 
 	// With a file, its keys stay where no flag is given.

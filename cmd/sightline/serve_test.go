@@ -30,6 +30,6 @@ func TestServed(t *testing.T) {
 	}
 	both := &envoyCmd{fleetFlags: fleetFlags{Config: "s.yaml", Worker: worker}}
 	if _, err := both.configuration(); err == nil || !strings.Contains(err.Error(), "both given") {
-		t.Errorf("envoy: %v", err)
+		t.Errorf("envoy: got %v, want an error, %q in it", err, "both given")
 	}
 }

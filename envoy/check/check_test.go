@@ -30,7 +30,7 @@ func read(t testing.TB, text string) Bootstrap {
 func TestGeneratedFits(t *testing.T) {
 	files, err := filepath.Glob("../*.yaml")
 	if err != nil || len(files) < 9 {
-		t.Fatal(err, files)
+		t.Fatalf("got %v %q, want no error, at least 9 of them", err, files)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -43,7 +43,7 @@ func TestGeneratedFits(t *testing.T) {
 			b.Envoy = "1.36.2"
 		}
 		if pieces, err := Missing(b, w); err != nil || len(pieces) > 0 {
-			t.Errorf("%s lacks %v %v", file, pieces, err)
+			t.Errorf("%s lacks %v %v, want no error, 0 of them", file, pieces, err)
 		}
 		for _, f := range Run(b, w) {
 			t.Errorf("%s: %+v", file, f)
@@ -104,7 +104,7 @@ func apply(t *testing.T, release string, counts bool, filters []string) {
 	b.Envoy, w.Workers, w.TokenUsage = release, nil, counts
 	pieces, err := Missing(b, w)
 	if err != nil || len(pieces) < 8 {
-		t.Fatalf("%v: %v", err, pieces)
+		t.Fatalf("got %v: %v, want no error, at least 8 of them", err, pieces)
 	}
 	out, err := Apply(b, pieces)
 	if err != nil {
@@ -122,7 +122,7 @@ func apply(t *testing.T, release string, counts bool, filters []string) {
 		again := read(t, string(edited))
 		again.Envoy = release
 		if lacks := must(Missing(again, w)); len(lacks) > 0 {
-			t.Errorf("still lacks %v", lacks)
+			t.Errorf("still lacks %v, want 0 of them", lacks)
 		}
 		if back, were := Remove(edited); !were || string(back) != commented {
 			t.Errorf("%v, removed:\n%s", were, back)
@@ -132,7 +132,7 @@ func apply(t *testing.T, release string, counts bool, filters []string) {
 	for _, name := range filters {
 		i := strings.Index(string(out), "- name: "+name+"\n")
 		if i <= at {
-			t.Errorf("%s is at %d, behind %d", name, i, at)
+			t.Errorf("%s is at %d, behind %d, want more than %d", name, i, at, at)
 		}
 		at = i
 	}
@@ -142,11 +142,11 @@ func apply(t *testing.T, release string, counts bool, filters []string) {
 	b = read(t, string(out))
 	b.Envoy = release
 	if pieces, err := Missing(b, w); err != nil || len(pieces) > 0 {
-		t.Errorf("still lacks %v %v", pieces, err)
+		t.Errorf("still lacks %v %v, want no error, 0 of them", pieces, err)
 	}
 	for _, f := range Run(b, w) {
 		if f.Name != "admin_paths" || f.Severity != Note {
-			t.Errorf("%+v", f)
+			t.Errorf("got %+v, want Name %q, Severity %q", f, "admin_paths", Note)
 		}
 	}
 }
@@ -313,7 +313,7 @@ func TestMistakes(t *testing.T) {
 		}
 		b, err := Read([]byte(planted))
 		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: got %v, want no error", c.name, err)
 			continue
 		}
 		b.Envoy = "1.40.0"
@@ -359,7 +359,7 @@ func TestAskedFor(t *testing.T) {
 	b := read(t, mine)
 	pieces, err := Missing(b, w)
 	if err != nil || len(pieces) != 2 {
-		t.Fatalf("%v: %v", err, pieces)
+		t.Fatalf("got %v: %v, want no error, 2 of them", err, pieces)
 	}
 	out, err := Apply(b, pieces)
 	if err != nil {
@@ -367,11 +367,11 @@ func TestAskedFor(t *testing.T) {
 	}
 	for _, want := range []string{"key: x-mine", "key: x-sightline-client", "max_message_timeout: 66s"} {
 		if strings.Count(string(out), want) != 1 {
-			t.Errorf("%q is in it %d times", want, strings.Count(string(out), want))
+			t.Errorf("%q is in it %d times, want 1", want, strings.Count(string(out), want))
 		}
 	}
 	if found := Run(read(t, string(out)), w); len(found) > 0 {
-		t.Errorf("%+v", found)
+		t.Errorf("got %+v, want 0 of them", found)
 	}
 }
 
@@ -464,11 +464,11 @@ func TestOtherServices(t *testing.T) {
 	}
 	b = read(t, string(out))
 	if pieces, err := Missing(b, w); err != nil || len(pieces) > 0 {
-		t.Errorf("still lacks %v %v", pieces, err)
+		t.Errorf("still lacks %v %v, want no error, 0 of them", pieces, err)
 	}
 	for _, f := range Run(b, w) {
 		if f.Severity != Note || f.Name == "steering_headers" {
-			t.Errorf("%+v", f)
+			t.Errorf("got %+v, want Severity %q, Name other than %q", f, Note, "steering_headers")
 		}
 	}
 	early := strings.Replace(text, "          stat_prefix: in\n", `          stat_prefix: in

@@ -94,7 +94,7 @@ func TestFormsOfAFile(t *testing.T) {
 			`type.googleapis.com/envoy.extensions.filters.http.router.v3.Router, value: {} }`, 1)
 	for _, text := range []string{odd, struc} {
 		if text == user {
-			t.Fatal("the file is the plain one")
+			t.Fatalf("the file is the plain one: got %q, want other than %q", text, user)
 		}
 		b, w := read(t, text), Want{Options: envoy.Default()}
 		w.Workers = nil

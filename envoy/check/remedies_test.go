@@ -90,7 +90,7 @@ func TestRemedies(t *testing.T) {
 	}
 	below(file, nil)
 	if seen < 60 {
-		t.Errorf("only %d members were taken away", seen)
+		t.Errorf("only %d members were taken away, want at least 60", seen)
 	}
 }
 
