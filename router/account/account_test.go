@@ -56,11 +56,11 @@ func TestSums(t *testing.T) {
 	s := Sums{KeptShort: 3, Lost: 2}
 	text, err := json.Marshal(s)
 	if string(text) != `{"kept short":3,"lost":2}` || err != nil {
-		t.Fatalf("%s, %v", text, err)
+		t.Fatalf("%s, %v: got %q, want %q, no error", text, err, string(text), `{"kept short":3,"lost":2}`)
 	}
 	var back Sums
 	if err := json.Unmarshal([]byte(`{"kept short":3,"lost":1,"later":7}`), &back); err != nil || back != (Sums{KeptShort: 3, Lost: 1, Unknown: 7}) {
-		t.Errorf("%v, %v", back, err)
+		t.Errorf("got %v, %v, want no error, %v", back, err, Sums{KeptShort: 3, Lost: 1, Unknown: 7})
 	}
 	back.Add(&s)
 	order := ""

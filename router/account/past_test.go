@@ -36,18 +36,18 @@ func TestFate(t *testing.T) {
 		return out
 	}
 	if got := fates(); got != "end" {
-		t.Errorf("nothing is remembered: %s", got)
+		t.Errorf("nothing is remembered: got %s, want %q", got, "end")
 	}
 	p.Had(1, 7, a, prompt[:150], true, now)
 	p.Had(1, 8, b, prompt[:100], true, now.Add(10*time.Second))
 	p.Lost(7, prompt)
 	if got := fates(); got != "100 {{b 1} 50s false false} 50 {{a -1} 1m0s true false} end" {
-		t.Errorf("a lost everything: %s", got)
+		t.Errorf("a lost everything: got %s, want %q", got, "100 {{b 1} 50s false false} 50 {{a -1} 1m0s true false} end")
 	}
 	p.Had(1, 9, a, prompt[:120], false, now.Add(time.Hour)) // in another slot
 	p.Lost(7, prompt)
 	if got := fates(); got != "120 {{a -1} 0s true true} 30 {{a -1} 1m0s true false} end" {
-		t.Errorf("a's events do not tell all: %s", got)
+		t.Errorf("a's events do not tell all: got %s, want %q", got, "120 {{a -1} 0s true true} 30 {{a -1} 1m0s true false} end")
 	}
 }
 
@@ -64,13 +64,13 @@ func TestFull(t *testing.T) {
 		}
 	}
 	if n, _ := p.Fate(theirs, now); n != len(theirs) {
-		t.Errorf("%d of the other client's %d blocks are left", n, len(theirs))
+		t.Errorf("%d of the other client's %d blocks are left, want %d", n, len(theirs), len(theirs))
 	}
 	if n, _ := p.Fate(chain(10, 1_000), now); n > 0 {
-		t.Errorf("%d of the first of 200 prompts are left in room for 15", n)
+		t.Errorf("%d of the first of 200 prompts are left in room for 15, want 0", n)
 	}
 	if n, _ := p.Fate(chain(209, 1_000), now); n != 1_000 {
-		t.Errorf("%d of the last prompt's 1,000 are left", n)
+		t.Errorf("%d of the last prompt's 1,000 are left, want 1_000", n)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestUsedAgain(t *testing.T) {
 		p.Had(1, 0, at, chain(uint64(10+i), 500), true, now)
 	}
 	if n, _ := p.Fate(system, now); n != len(system) {
-		t.Errorf("%d of %d blocks that all prompts begin with are left", n, len(system))
+		t.Errorf("%d of %d blocks that all prompts begin with are left, want %d", n, len(system), len(system))
 	}
 }
 

@@ -212,7 +212,7 @@ func TestVerdicts(t *testing.T) {
 			found := b.a.Findings()
 			if c.want == Equal || c.want == Unattributed {
 				if len(found) != 0 {
-					t.Fatalf("a finding without a difference: %+v", found)
+					t.Fatalf("a finding without a difference: got %+v, want 0 of them", found)
 				}
 				return
 			}
@@ -336,7 +336,7 @@ func TestBounds(t *testing.T) {
 	b.now = b.now.Add(patience)
 	b.a.judge(b.now)
 	if len(b.a.byID) != 0 || b.a.tokens != 0 {
-		t.Errorf("%d requests and %d tokens kept for good", len(b.a.byID), b.a.tokens)
+		t.Errorf("%d requests and %d tokens kept for good, want 0, 0", len(b.a.byID), b.a.tokens)
 	}
 }
 
@@ -354,24 +354,24 @@ func TestAuditIsBounded(t *testing.T) {
 	b.a.tokens += openTokens - 500
 	b.expect("ids in a large array", append(make([]uint32, 0, 1000), ids(64, 3000)...))
 	if b.a.byID["ids in a large array"].ids != nil {
-		t.Error("the bound counts the ids, not the array that holds them")
+		t.Errorf("the bound counts the ids, not the array that holds them: got %v, want nil", b.a.byID["ids in a large array"].ids)
 	}
 	b.a.End("ids in a large array", false)
 	b.a.tokens -= openTokens - 500
 	b.a.blocks += openBlocks
 	b.expect("no room", ids(64, 2000))
 	if b.a.byID["no room"] != nil {
-		t.Error("a request is watched beyond the bound")
+		t.Errorf("a request is watched beyond the bound: got %+v, want nil", b.a.byID["no room"])
 	}
 	if n := testutil.ToFloat64(b.a.verdicts.WithLabelValues("m", "w", string(Unattributed))); n != 1 {
-		t.Errorf("%v counted as unattributed", n)
+		t.Errorf("%v counted as unattributed, want 1", n)
 	}
 	b.a.blocks -= openBlocks
 	b.a.Move("whole", b.slot, "w")
 	b.a.End("whole", false)
 	b.a.End("no room for ids", false)
 	if b.a.tokens != 0 || b.a.blocks != 0 || len(b.a.byID) != 0 {
-		t.Errorf("%d tokens, %d blocks, %d requests are kept of none", b.a.tokens, b.a.blocks, len(b.a.byID))
+		t.Errorf("%d tokens, %d blocks, %d requests are kept of none, want 0, 0, 0", b.a.tokens, b.a.blocks, len(b.a.byID))
 	}
 }
 
@@ -526,7 +526,7 @@ func TestNobodyWaitsForAComparison(t *testing.T) {
 	b.a.Leave(b.slot)
 	first.slot.compareMu.Unlock()
 	if len(b.a.byID) != 0 || b.a.tokens != 0 || b.a.blocks != 0 {
-		t.Errorf("%d requests, %d tokens, %d blocks are kept of none", len(b.a.byID), b.a.tokens, b.a.blocks)
+		t.Errorf("%d requests, %d tokens, %d blocks are kept of none, want 0, 0, 0", len(b.a.byID), b.a.tokens, b.a.blocks)
 	}
 }
 

@@ -183,7 +183,7 @@ func TestRuleIsBack(t *testing.T) {
 	agree("a", 2*proof-1)
 	check("one is missing, the second time", everyImage)
 	if s := b.a.Aside()[0]; s.Agreed != 2*proof-1 || s.Needed != 2*proof || !s.All || !slices.Equal(s.Workers, []string{"a"}) {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Agreed %d, Needed %d, All true, Workers %q", s, 2*proof-1, 2*proof, []string{"a"})
 	}
 	contradict("a")
 	agree("a", 1)
@@ -195,7 +195,7 @@ func TestRuleIsBack(t *testing.T) {
 	b.a.WorkerLeft("a")
 	check("a has left", "")
 	if n := len(b.a.Aside()); n != 0 {
-		t.Errorf("%d rules aside", n)
+		t.Errorf("%d rules aside, want 0", n)
 	}
 
 	contradict("a")

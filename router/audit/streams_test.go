@@ -149,7 +149,7 @@ func TestMisplacedSameRequest(t *testing.T) {
 		b.end(second)
 	}
 	if got := b.found(); got != "" {
-		t.Error(got)
+		t.Errorf("got %q, want %q", got, "")
 	}
 }
 
@@ -177,16 +177,16 @@ func TestMisplacedEnds(t *testing.T) {
 		}
 	}
 	if f := b.a.Findings(); len(f) == 0 || f[0].Verdict != Elsewhere || f[0].Says == "" {
-		t.Errorf("findings %+v", f)
+		t.Errorf("findings %+v, want some of them, [0].Verdict %q, [0].Says some", f, Elsewhere)
 	}
 	both("a", "b")
 	if got := b.found(); got != "" {
-		t.Errorf("mended, and %q", got)
+		t.Errorf("mended, and %q, want %q", got, "")
 	}
 	both("b", "a")
 	b.a.WorkerLeft("a")
 	if got := b.found(); got != "" {
-		t.Errorf("a has left, and %q", got)
+		t.Errorf("a has left, and %q, want %q", got, "")
 	}
 }
 
@@ -220,7 +220,7 @@ func TestLate(t *testing.T) {
 		}
 	}
 	if got := b.found(); got != "" {
-		t.Error(got)
+		t.Errorf("got %q, want %q", got, "")
 	}
 	if got := b.a.SomeLate(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("got %q of which some came late, want a and b", got)
@@ -236,7 +236,7 @@ func TestLate(t *testing.T) {
 		b.end(b.begin("a", b.fresh(), nil))
 	}
 	if n := len(b.a.mayBeLate); n > openLate {
-		t.Errorf("%d requests may be late", n)
+		t.Errorf("%d requests may be late, want at most %d", n, openLate)
 	}
 	b.now = b.now.Add(latePatience)
 	if b.a.judge(b.now) || len(b.a.mayBeLate) > 0 || len(b.a.Late()) > 0 {

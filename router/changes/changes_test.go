@@ -205,7 +205,7 @@ func TestFull(t *testing.T) {
 	is := append([]uint32{}, theirs...)
 	is[5]++
 	if runs, c := m.Compare(prompt(1, is), 0, len(is), false); c == nil || c.Token != 5 || changed(runs) < 19_000 {
-		t.Errorf("of the other client's prompt %d tokens are left, and the place is %+v", changed(runs), c)
+		t.Errorf("of the other client's prompt %d tokens are left, and the place is %+v, want one, Token 5, at least 19_000", changed(runs), c)
 	}
 }
 

@@ -110,16 +110,16 @@ func TestEncodersShareTheQueue(t *testing.T) {
 		}
 	}
 	if moved == 0 || moved > 100 {
-		t.Errorf("%d of 400 are not at home", moved)
+		t.Errorf("%d of 400 are not at home, want some, at most 100", moved)
 	}
 	now = now.Add(time.Hour)
 	for image, slot := range at {
 		if again := queues.assign(image*77777, 1000, pool, now, nil).slot; again != slot {
-			t.Fatalf("image %d: at %s, then at %s", image, slot.Worker.Name, again.Worker.Name)
+			t.Fatalf("image %d: at %s, then at %s; got %+v, want %+v", image, slot.Worker.Name, again.Worker.Name, again, slot)
 		}
 	}
 	if n := queues.shortestQueue(pool[:1], now); n != 0 {
-		t.Errorf("%v tokens wait, though all was there", n)
+		t.Errorf("%v tokens wait, though all was there, want 0", n)
 	}
 }
 

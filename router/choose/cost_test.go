@@ -88,7 +88,7 @@ func TestRank(t *testing.T) {
 func TestOwnLengths(t *testing.T) {
 	c := []Candidate{{Overlap: Overlap{Slot: 0, Tokens: 1000, Exact: 500, Predicted: 500}}, {Overlap: Overlap{Slot: 1, Tokens: 400}}}
 	if got := Rank(c, 2, 0); got[0].Slot != 1 {
-		t.Errorf("500 tokens to prefill go before 400: %+v", got)
+		t.Errorf("500 tokens to prefill go before 400: got %+v, want [0].Slot 1", got)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestTiesAreDrawn(t *testing.T) {
 	}
 	for slot, n := range first {
 		if n < 800 || n > 1200 {
-			t.Errorf("slot %d came first %d times of 4,000", slot, n)
+			t.Errorf("slot %d came first %d times of 4,000, want at least 800, at most 1200", slot, n)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestLowerTiers(t *testing.T) {
 	}
 	held.FetchRate, held.Offloaded = 0, 50
 	if got := f.Cost(&held); got.Fetch != 0 || got.Prefill != 1050 {
-		t.Errorf("a few tokens are not worth the wait: %+v", got)
+		t.Errorf("a few tokens are not worth the wait: got %+v, want Fetch 0, Prefill 1050", got)
 	}
 }
 
@@ -151,7 +151,7 @@ func TestRankAllocatesNothing(t *testing.T) {
 	c := make([]Candidate, 64)
 	c[60].Predicted, c[60].Tokens, c[60].Backlog = 500, 500, 9000
 	if n := testing.AllocsPerRun(10, func() { Rank(c, 3, 7) }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want 0", n)
 	}
 }
 
@@ -168,6 +168,6 @@ func TestFirstToken(t *testing.T) {
 	}
 	c[0].Rate, c[1].Rate, c[2].Rate = 0, 0, 0
 	if got := FleetOf(c).FirstToken(&c[2]); got != 0.1 {
-		t.Errorf("no rate is known: %v s", got)
+		t.Errorf("no rate is known: got %v s, want 0.1", got)
 	}
 }

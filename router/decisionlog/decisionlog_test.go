@@ -35,7 +35,7 @@ func lines(t *testing.T, key []byte, all ...*Line) (text string, out []Line) {
 	for one := range bytes.Lines(b) {
 		var line Line
 		if err := json.Unmarshal(one, &line); err != nil {
-			t.Fatalf("%s: %v", one, err)
+			t.Fatalf("%s: got %v, want no error", one, err)
 		}
 		out = append(out, line)
 	}
@@ -83,12 +83,12 @@ func TestPseudonyms(t *testing.T) {
 	}
 	for _, id := range append(a[0].HashIDs, a[0].Images[0].ID) {
 		if id>>53 != 0 {
-			t.Errorf("%d is no number that every reader of JSON holds", id)
+			t.Errorf("%d is no number that every reader of JSON holds: got %d, want 0", id, id>>53)
 		}
 	}
 	for _, secret := range []string{"client", "words", string(key)} {
 		if strings.Contains(text, secret) {
-			t.Errorf("the log holds %q: %s", secret, text)
+			t.Errorf("the log holds %q: got %s, want no %q in it", secret, text, secret)
 		}
 	}
 }
@@ -163,13 +163,13 @@ func TestRotation(t *testing.T) {
 		}
 	}
 	if len(all) < 2 {
-		t.Errorf("%d files: none was put aside", len(all))
+		t.Errorf("%d files: none was put aside, want at least 2", len(all))
 	}
 }
 
 func TestCannotBeOpened(t *testing.T) {
 	if _, err := Open(Options{File: filepath.Join(t.TempDir(), "none", "decisions.jsonl")}); err == nil {
-		t.Error("a file in a folder that is not there is open")
+		t.Errorf("a file in a folder that is not there is open: got %v, want an error", err)
 	}
 }
 
@@ -186,10 +186,10 @@ func TestFullDisk(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	if n := counted(t, reg, "failed"); n != 10 || said.Len() != 1 {
-		t.Errorf("%v failures counted, %d lines in the log", n, said.Len())
+		t.Errorf("%v failures counted, %d lines in the log, want 10, 1", n, said.Len())
 	}
 	if why := l.Failing(); !strings.Contains(why, "no space left") {
-		t.Errorf("failing: %q", why)
+		t.Errorf("failing: got %q, want %q in it", why, "no space left")
 	}
 	file := filepath.Join(t.TempDir(), "decisions.jsonl")
 	if err := l.out.Close(); err != nil {
@@ -204,7 +204,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("%q, %v: want a line's end for what was written in part, and two lines; said %d times", b, err, said.Len())
 	}
 	if why := l.Failing(); why != "" {
-		t.Errorf("failing after a line was written: %q", why)
+		t.Errorf("failing after a line was written: got %q, want %q", why, "")
 	}
 }
 
@@ -216,10 +216,10 @@ func TestQueueIsBounded(t *testing.T) {
 		l.Add(&Line{})
 	}
 	if n := counted(t, reg, "dropped"); n != 7 || len(l.queue) != queueLines {
-		t.Errorf("%v dropped, %d wait", n, len(l.queue))
+		t.Errorf("%v dropped, %d wait, want 7, %d", n, len(l.queue), queueLines)
 	}
 	if why := l.Failing(); why == "" {
-		t.Error("a full queue is no failure")
+		t.Errorf("a full queue is no failure: got %q, want some", why)
 	}
 	var none *Log
 	none.Add(&Line{})

@@ -89,21 +89,22 @@ func TestMemory(t *testing.T) {
 		case p.Estimate:
 			estimates++
 			if n := common(p.Blocks, chain); n < p.Learned {
-				t.Fatalf("%v: of %d learned blocks %d are right", r, p.Learned, n)
+				t.Fatalf("%v: of %d learned blocks %d are right, want at least %d", r, p.Learned, n, p.Learned)
 			}
 		case p.Learned == 0:
 			cold++
 		default:
 			certain++
 			if n := common(p.Blocks, chain); n < p.Learned-1 { // the last one may have been of what asked for an answer
-				t.Fatalf("%v: of %d learned blocks %d are right", r, p.Learned, n)
+				t.Fatalf("%v: of %d learned blocks %d are right, want at least %d", r, p.Learned, n, p.Learned-1)
 			} else if n == p.Learned {
 				exact++
 			}
 			if slices.ContainsFunc(known, func(k request) bool { return slices.Equal(k.parts, r.parts) }) {
 				repeats++
 				if p.Learned != len(chain) || p.Tokens != len(r.prompt()) {
-					t.Fatalf("%v was seen: %d of %d blocks, %d of %d tokens", r, p.Learned, len(chain), p.Tokens, len(r.prompt()))
+					t.Fatalf("%v was seen: got %d of %d blocks, %d of %d tokens, want %d, %d",
+						r, p.Learned, len(chain), p.Tokens, len(r.prompt()), len(chain), len(r.prompt()))
 				}
 			}
 		}
@@ -180,7 +181,7 @@ func TestAnswer(t *testing.T) {
 	}
 	m.Recall(2, first.path(), &p)
 	if p.Learned != 0 || len(p.Blocks) != 0 {
-		t.Errorf("%+v for another class of engines", p)
+		t.Errorf("%+v for another class of engines: got %d, want Learned 0, 0", p, len(p.Blocks))
 	}
 }
 
@@ -213,7 +214,7 @@ func TestForget(t *testing.T) {
 	for i := range 5000 {
 		request{[]int{1 + rng.IntN(9), 10 + rng.IntN(90), 100 + i}}.teach(m, nil)
 		if s := m.Stats(); s.Bytes > most {
-			t.Fatalf("%d bytes", s.Bytes)
+			t.Fatalf("%d bytes, want at most %d", s.Bytes, most)
 		}
 		m.Recall(1, hot.path(), &p)
 		if p.Learned != len(chainOf(hot.prompt())) {
@@ -222,7 +223,7 @@ func TestForget(t *testing.T) {
 	}
 	check(t, m)
 	if s := m.Stats(); s.Forgotten == 0 || s.Bytes < most/2 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want Forgotten some, Bytes at least %d", s, most/2)
 	}
 	m.Clear()
 	m.Recall(1, hot.path(), &p)
@@ -251,18 +252,19 @@ func check(t *testing.T, m *Memory) {
 	}
 	for n, have := range children {
 		if n.children != have {
-			t.Fatalf("%d children, counted %d", have, n.children)
+			t.Fatalf("%d children, counted %d, want %d", have, n.children, have)
 		}
 	}
 	ring := 0
 	for n := m.ring.next; n != &m.ring; n = n.next {
 		ring++
 		if n.children > 0 {
-			t.Fatal("in the ring with children")
+			t.Fatalf("in the ring with children: got %d, want 0", n.children)
 		}
 	}
 	if s := m.stats; s.Bytes != bytes || s.Nodes != len(m.nodes) || ring != leaves {
-		t.Errorf("%+v, but %d bytes, %d nodes, %d leaves of which %d are in the ring", s, bytes, len(m.nodes), leaves, ring)
+		t.Errorf("%+v, but %d bytes, %d nodes, %d leaves of which %d are in the ring, want Bytes %d, Nodes %d, %d",
+			s, bytes, len(m.nodes), leaves, ring, bytes, len(m.nodes), leaves)
 	}
 }
 
@@ -368,7 +370,7 @@ func TestAnotherTemplate(t *testing.T) {
 		}
 		for i := range 100 {
 			if n := known(m, 1); n != want {
-				t.Fatalf("behind %d prompts of another template, and later one in five: %d of %d blocks are known", first, n, want)
+				t.Fatalf("behind %d prompts of another template, and later one in five: got %d of %d blocks are known, want %d", first, n, want, want)
 			}
 			teach(m, 1)
 			if i%4 == 0 {
@@ -380,7 +382,7 @@ func TestAnotherTemplate(t *testing.T) {
 			teach(m, 3)
 		}
 		if n := known(m, 3); n != want {
-			t.Errorf("of the new template %d of %d blocks are known", n, want)
+			t.Errorf("of the new template %d of %d blocks are known, want %d", n, want, want)
 		}
 		check(t, m)
 	}
@@ -393,7 +395,8 @@ func TestAnotherTemplate(t *testing.T) {
 		var p Recalled
 		m.Recall(1, again.path(), &p)
 		if chain := chainOf(append([]int{-template}, again.prompt()...)); !slices.Equal(p.Blocks, chain) {
-			t.Errorf("of a request that became another prompt %d of %d blocks are known", common(p.Blocks, chain), len(chain))
+			t.Errorf("of a request that became another prompt %d of %d blocks are known: got %v, want %v",
+				common(p.Blocks, chain), len(chain), p.Blocks, chain)
 		}
 		check(t, m)
 	}

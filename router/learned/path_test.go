@@ -64,14 +64,14 @@ func TestPath(t *testing.T) {
 				frames = append(frames, 1+rng.IntN(9000))
 			}
 			if got := pathOf(t, h, Head{}, chat(text("What is this?"), imageURL(imageData)), frames...); !slices.Equal(got, whole) {
-				t.Fatalf("in frames of %v the path is another one", frames)
+				t.Fatalf("in frames of %v the path is another one: got %+v, want %+v", frames, got, whole)
 			}
 		}
 	})
 	// What is in common with another request, in steps; -1: everything.
 	first := shared(whole, pathOf(t, h, Head{}, chat(text("Another question"))))
 	if first < 10 || first >= len(whole)-1 {
-		t.Fatalf("%d of %d steps of a system prompt are shared", first, len(whole))
+		t.Fatalf("%d of %d steps of a system prompt are shared, want at least 10, less than %d", first, len(whole), len(whole)-1)
 	}
 	for _, c := range []struct {
 		name string
@@ -135,7 +135,7 @@ func TestPathMedia(t *testing.T) {
 	cached := `{"type":"text","text":"And this?","cache_control":{"type":"ephemeral"}}`
 	a, b := read(chat(url, text("What is this?"), imageData, anthropic)), read(chat(text("Another question"), imageData, cached, url))
 	if len(a.Media) != 3 || len(b.Media) != 2 {
-		t.Fatalf("%d and %d media", len(a.Media), len(b.Media))
+		t.Fatalf("%d and %d media, want 3, 2", len(a.Media), len(b.Media))
 	}
 	if a.Media[0].ID != b.Media[1].ID || a.Media[1].ID != b.Media[0].ID || a.Media[0].ID == a.Media[1].ID {
 		t.Errorf("%+v, %+v", a.Media, b.Media)
@@ -233,7 +233,7 @@ func TestPathsDoNotMeet(t *testing.T) {
 	for _, heads := range [][2]Head{{{Model: "ab"}, {Model: "a", Adapter: "b"}}, {{Adapter: "t"}, {Tenant: "t"}},
 		{{Tenant: "a"}, {Tenant: "b"}}} {
 		if n := shared(pathOf(t, h, heads[0], chat(text("Hello"))), pathOf(t, h, heads[1], chat(text("Hello")))); n > 0 {
-			t.Errorf("%+v and %+v have %d steps in common", heads[0], heads[1], n)
+			t.Errorf("%+v and %+v have %d steps in common, want 0", heads[0], heads[1], n)
 		}
 	}
 }
@@ -252,7 +252,8 @@ func TestLongPaths(t *testing.T) {
 	} {
 		one, other := pathOf(t, h, Head{}, strings.Replace(body, "END", "1", 1)), pathOf(t, h, Head{}, strings.Replace(body, "END", "2", 1))
 		if len(one) != MaxSteps || len(other) != MaxSteps || shared(one, other) != MaxSteps-1 {
-			t.Errorf("%s: %d and %d steps, %d of them shared", name, len(one), len(other), shared(one, other))
+			t.Errorf("%s: got %d and %d steps, %d of them shared, want %d, %d, %d",
+				name, len(one), len(other), shared(one, other), MaxSteps, MaxSteps, MaxSteps-1)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func TestSaid(t *testing.T) {
 		var req body.Request
 		raw := `{"model":"m","messages":[{"role":"user","content":"?"},` + c.given + `,{"role":"user","content":"!"}]}`
 		if err := body.Read([][]byte{[]byte(raw)}, &s, &req); err != nil {
-			t.Fatal(name, err)
+			t.Fatalf("%q: got %v, want no error", name, err)
 		}
 		var p Path
 		h.Read(&p, Head{}, &s, &req)

@@ -39,7 +39,7 @@ func TestSizes(t *testing.T) {
 		s.Learn(class, text, 10)
 	}
 	if len(s.byClass) != maxClasses {
-		t.Errorf("%d classes", len(s.byClass))
+		t.Errorf("%d classes, want %d", len(s.byClass), maxClasses)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestSizesOfLinks(t *testing.T) {
 	}
 	for _, other := range []int{tokens(1, 8), tokens(2, 7)} {
 		if other > 1500 {
-			t.Errorf("%d tokens of an image, or a class, that was not seen", other)
+			t.Errorf("%d tokens of an image, or a class, that was not seen, want at most 1500", other)
 		}
 	}
 	pair := func(a, b uint64) *Path {

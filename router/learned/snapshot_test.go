@@ -33,7 +33,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	check(t, b)
 	if x, y := a.Stats(), b.Stats(); x.Nodes != y.Nodes || x.Bytes != y.Bytes {
-		t.Errorf("%+v became %+v", x, y)
+		t.Errorf("%+v became %+v, want Nodes %d, Bytes %d", x, y, y.Nodes, y.Bytes)
 	}
 	for _, r := range known {
 		for _, of := range []request{r, {r.parts[:len(r.parts)-1]}, {append(slices.Clone(r.parts), 7)}} {
@@ -41,7 +41,8 @@ func TestSnapshot(t *testing.T) {
 			a.Recall(1, of.path(), &p)
 			b.Recall(1, of.path(), &q)
 			if !slices.Equal(p.Blocks, q.Blocks) || p.Learned != q.Learned || p.Tokens != q.Tokens || p.Estimate != q.Estimate {
-				t.Fatalf("%v: %+v became %+v", of, p, q)
+				t.Fatalf("%v: got %+v became %+v, want Blocks %v, Learned %d, Tokens %d, Estimate %v",
+					of, p, q, q.Blocks, q.Learned, q.Tokens, q.Estimate)
 			}
 		}
 	}
@@ -70,7 +71,7 @@ func TestSnapshot(t *testing.T) {
 		var p Recalled
 		b.Recall(1, known[0].path(), &p)
 		if p.Tokens != 0 {
-			t.Error("the oldest has come")
+			t.Errorf("the oldest has come: got %d, want 0", p.Tokens)
 		}
 		newest := known[len(known)-1]
 		b.Recall(1, newest.path(), &p)
@@ -94,7 +95,7 @@ func TestSnapshotIsChecked(t *testing.T) {
 		if m.Load(bad) != nil {
 			refused++
 			if m.Stats() != (Stats{}) {
-				t.Fatalf("a refused one left %+v", m.Stats())
+				t.Fatalf("a refused one left %+v, want %+v", m.Stats(), Stats{})
 			}
 		}
 		m.Resume()
@@ -122,7 +123,7 @@ func TestSnapshotIsChecked(t *testing.T) {
 		}
 	}
 	if refused < 400 {
-		t.Errorf("%d are refused", refused)
+		t.Errorf("%d are refused, want at least 400", refused)
 	}
 	var many []byte
 	for class := range byte(255) {
@@ -131,7 +132,7 @@ func TestSnapshotIsChecked(t *testing.T) {
 		}
 	}
 	if err := NewMemory(1<<20, new(Sizes)).Load(many); err == nil {
-		t.Error("1275 classes were loaded")
+		t.Errorf("1275 classes were loaded: got %v, want an error", err)
 	}
 }
 
@@ -206,7 +207,7 @@ func TestAwait(t *testing.T) {
 	for range mostAwaiting / MaxSteps {
 		b.Teach(&Lesson{1, Path{Steps: make([]Step, MaxSteps)}, Taught{Chain: []uint64{1}, Prompt: 1}})
 		if b.steps > mostAwaiting {
-			t.Fatalf("%d steps and blocks are kept", b.steps)
+			t.Fatalf("%d steps and blocks are kept, want at most %d", b.steps, mostAwaiting)
 		}
 	}
 	if b.Load(a.Snapshot(1<<20)) == nil || b.steps+len(b.since) != 0 {
@@ -228,7 +229,7 @@ func TestNews(t *testing.T) {
 	}{{true, []int{1, 2, 3}}, {false, []int{1, 2, 3}}, {true, []int{1, 2, 4}}, {false, []int{1, 2, 3}}, {true, []int{1, 2}},
 		{false, []int{1, 2, 4}}, {false, []int{1, 2}}, {true, []int{1, 2, 3, -4, 5}}} {
 		if got := teach(1, c.parts...); got != c.want {
-			t.Errorf("%d: %v is news: %v", i, c.parts, got)
+			t.Errorf("%d: %v is news: got %v, want %v", i, c.parts, got, c.want)
 		}
 	}
 	taught := 0
@@ -238,7 +239,7 @@ func TestNews(t *testing.T) {
 		}
 	}
 	if s := m.Stats(); len(m.roots) != maxClasses || taught != maxClasses-1 || s.NoRoom != maxClasses+1 {
-		t.Errorf("%d classes, %d taught, %+v", len(m.roots), taught, s)
+		t.Errorf("%d classes, %d taught, %+v, want %d, %d, NoRoom %d", len(m.roots), taught, s, maxClasses, maxClasses-1, maxClasses+1)
 	}
 	m = NewMemory(20<<10, new(Sizes)) // others are forgotten, and their classes with them
 	for class := range uint32(3 * maxClasses) {
@@ -271,7 +272,7 @@ func TestUnsteadySnapshot(t *testing.T) {
 			var p Recalled
 			m.Recall(1, request{append(slices.Clone(r.parts), 9)}.path(), &p)
 			if slices.Contains(p.Blocks, 0) {
-				t.Fatalf("seed %d: blocks that nothing taught: %+v", seed, p)
+				t.Fatalf("seed %d: blocks that nothing taught: got %+v, want Blocks no %d in it", seed, p, 0)
 			}
 		}
 		other := NewMemory(1<<20, new(Sizes))

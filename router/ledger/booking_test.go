@@ -109,7 +109,7 @@ func TestFreeAnswered(t *testing.T) {
 		t.Errorf("%d requests of the tenant, want the pair and the young one", own)
 	}
 	if l := a.Slots[0].Load(c.t); l.Backlog != 0 {
-		t.Errorf("%v tokens queued", l.Backlog)
+		t.Errorf("%v tokens queued, want 0", l.Backlog)
 	}
 	f.Confirm("many", a.Addr, 1)
 	want("its end is about to come", 2, 1)
@@ -164,11 +164,11 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 		f.Expire()
 		for i, s := range slots {
 			if l := s.Load(c.t); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 {
-				t.Errorf("seed %d: slot %d keeps %+v", seed, i, l)
+				t.Errorf("seed %d: slot %d keeps %+v, want Inflight 0, Backlog 0, Context 0", seed, i, l)
 			}
 		}
 		if f.Open() != 0 || f.bytes != 0 {
-			t.Errorf("seed %d: %d open, %d bytes", seed, f.Open(), f.bytes)
+			t.Errorf("seed %d: got %d open, %d bytes, want 0, 0", seed, f.Open(), f.bytes)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestBacklogIsTheOpenRequests(t *testing.T) {
 	f.Book("short", Booking{Slot: s, Work: fleet.Work{Tokens: 1000}})
 	c.t = c.t.Add(time.Second)
 	if got := s.Load(c.t).Backlog; got != 73000-defaultRate {
-		t.Errorf("backlog %v", got)
+		t.Errorf("backlog %v, want %v", got, 73000-defaultRate)
 	}
 	f.End("long", 1)
 	if got := s.Load(c.t).Backlog; got != 1000 {
@@ -191,7 +191,7 @@ func TestBacklogIsTheOpenRequests(t *testing.T) {
 	}
 	f.Confirm("short", b.Addr, 1)
 	if l := s.Load(c.t); l.Backlog != 0 || l.Inflight != 0 || l.Recent > 72000 {
-		t.Errorf("after it moved: %+v", l)
+		t.Errorf("after it moved: got %+v, want Backlog 0, Inflight 0, Recent at most 72000", l)
 	}
 }
 
@@ -325,13 +325,13 @@ func TestAnotherAtTheAddress(t *testing.T) {
 			t.Errorf("%s: ended %v, served by %p, want %p", id, ok, f.ServedBy(b, old.Addr), old)
 		}
 		if l, was := next.Slots[0].Load(now), old.Slots[0].Load(now); l.Inflight != 1 || l.Context != 10 || was.Inflight != 2-i {
-			t.Errorf("%s: the next one has %+v, the old one %+v", id, l, was)
+			t.Errorf("%s: the next one has %+v, the old one %+v, want Inflight 1, Context 10, Inflight %d", id, l, was, 2-i)
 		}
 	}
 	f.End("d", 1)
 	for _, w := range []*fleet.Worker{old, next} {
 		if l := w.Slots[0].Load(now); l.Inflight != 0 || l.Context != 0 || l.Backlog != 0 {
-			t.Errorf("%+v after all have ended", l)
+			t.Errorf("%+v after all have ended, want Inflight 0, Context 0, Backlog 0", l)
 		}
 	}
 }
@@ -343,11 +343,11 @@ func TestBookingsCountAndDrain(t *testing.T) {
 	f.Book("1", Booking{Slot: s, Work: fleet.Work{Tokens: 20000}})
 	f.Book("2", Booking{Slot: s, Work: fleet.Work{Tokens: 0}})
 	if l := s.Load(c.t); l.Inflight != 2 || l.Backlog != 20000 {
-		t.Errorf("%+v", l)
+		t.Errorf("got %+v, want Inflight 2, Backlog 20000", l)
 	}
 	c.t = c.t.Add(time.Second)
 	if l := s.Load(c.t); l.Backlog != 20000-defaultRate {
-		t.Errorf("backlog %v after a second", l.Backlog)
+		t.Errorf("backlog %v after a second, want %v", l.Backlog, 20000-defaultRate)
 	}
 	if _, ok := f.End("1", 0); !ok {
 		t.Error("end of 1")
@@ -356,7 +356,7 @@ func TestBookingsCountAndDrain(t *testing.T) {
 		t.Error("1 ended twice")
 	}
 	if l := s.Load(c.t); l.Inflight != 1 {
-		t.Errorf("%+v", l)
+		t.Errorf("got %+v, want Inflight 1", l)
 	}
 }
 
@@ -374,7 +374,7 @@ func TestConfirmMoves(t *testing.T) {
 		t.Error("load did not move")
 	}
 	if _, moved, ok := f.Confirm("x", "10.0.0.2:8000", 1); !ok || moved != nil {
-		t.Error("a second report moved it again")
+		t.Errorf("a second report moved it again: got %v, %+v, want true, nil", ok, moved)
 	}
 	for _, bad := range [][2]string{{"x", "10.9.9.9:1"}, {"unknown", "10.0.0.2:8000"}} {
 		if _, _, ok := f.Confirm(bad[0], bad[1], 1); ok {
@@ -405,10 +405,10 @@ func TestLostReportsExpire(t *testing.T) {
 	}
 	tick(31 * time.Minute)
 	if l := a.Slots[0].Load(c.t); l.Inflight != 0 {
-		t.Errorf("%d in flight after 31 min", l.Inflight)
+		t.Errorf("%d in flight after 31 min, want 0", l.Inflight)
 	}
 	if f.Expired() != 128 || f.Open() != 0 {
-		t.Errorf("expired %d, open %d", f.Expired(), f.Open())
+		t.Errorf("expired %d, open %d, want 128, 0", f.Expired(), f.Open())
 	}
 }
 
@@ -434,7 +434,7 @@ func TestBookingsBounded(t *testing.T) {
 		}
 		for i, want := range map[int]bool{0: false, running - 1: false, more - 1: false, more: true, room + more - 1: true} {
 			if _, ok := f.End(fmt.Sprint(i), 0); ok != want {
-				t.Errorf("%d bytes each: booking %d is open: %v", bytes, i, ok)
+				t.Errorf("%d bytes each: booking %d is open: got %v, want %v", bytes, i, ok, want)
 			}
 		}
 	}

@@ -118,7 +118,7 @@ func TestDirect(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := say("nobody", "?"); err == nil {
-		t.Error("nobody took it")
+		t.Errorf("nobody took it: got %v, want an error", err)
 	}
 	await(t, "c hears what is for it", c.has("all c"))
 	_ = b.Send("", append(messageHead(b.own), "bye"...))
@@ -134,7 +134,7 @@ func TestDirect(t *testing.T) {
 	c.listen(t, c.at)
 	await(t, "a reaches c again", a.reaches(3))
 	if lost := strings.Join(a.Lost(), "\n"); strings.Contains(lost, c.at) {
-		t.Errorf("lost: %s", lost)
+		t.Errorf("lost: got %s, want no %q in it", lost, c.at)
 	}
 }
 

@@ -44,7 +44,7 @@ func TestHeldIsHandedOver(t *testing.T) {
 				t.Errorf("of a rank that is not held %d: %v", len(got), err)
 			}
 			if len(b.transfers.pending) != 0 {
-				t.Errorf("%d answers still expected", len(b.transfers.pending))
+				t.Errorf("%d answers still expected, want 0", len(b.transfers.pending))
 			}
 		}
 		h := &hall{}
@@ -56,11 +56,11 @@ func TestHeldIsHandedOver(t *testing.T) {
 		}
 		for _, r := range []*replica{large, huge} {
 			if n := testutil.ToFloat64(r.handovers.WithLabelValues("too large")); n != 1 {
-				t.Errorf("too large: %v", n)
+				t.Errorf("too large: got %v, want 1", n)
 			}
 		}
 		if n := testutil.ToFloat64(none.handovers.WithLabelValues("nobody")); n != 1 {
-			t.Errorf("nobody: %v", n)
+			t.Errorf("nobody: got %v, want 1", n)
 		}
 	})
 }
@@ -71,19 +71,19 @@ func TestHeldIsNotWaitedFor(t *testing.T) {
 	alone := h.join(t)
 	alone.startedAt = time.Now().Add(-discoveryTime)
 	if got, err := alone.RequestHeld(t.Context(), "w1", -1); got != nil || err != nil {
-		t.Errorf("alone: %v %v", got, err)
+		t.Errorf("alone: got %v %v, want nil, no error", got, err)
 	}
 	mute := h.joinHolding(t, func(ctx context.Context, _ string, _ int) ([]byte, error) { <-ctx.Done(); return nil, nil })
 	eventually(t, "they hear each other", known(1, mute, alone))
 	began := time.Now()
 	if got, err := alone.RequestHeld(t.Context(), "w1", -1); got != nil || err == nil || time.Since(began) > 3*pieceTime {
-		t.Errorf("of one that says nothing: %v %v after %v", got, err, time.Since(began))
+		t.Errorf("of one that says nothing: got %v %v after %v, want nil, an error, at most %v", got, err, time.Since(began), 3*pieceTime)
 	}
 	for range maxHeldQueued + 2 { // one is being answered
 		mute.queueHeldRequest(h, heldRequest{from: alone.own, worker: "w1"})
 	}
 	if n := testutil.ToFloat64(mute.handovers.WithLabelValues("busy")); n < 1 {
-		t.Errorf("%v turned away", n)
+		t.Errorf("%v turned away, want some", n)
 	}
 	for range maxHeldTransfers {
 		alone.transferSlots <- struct{}{}
@@ -91,7 +91,7 @@ func TestHeldIsNotWaitedFor(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
 	if _, err := alone.RequestHeld(ctx, "w1", -1); err == nil {
-		t.Error("a third answer at once")
+		t.Errorf("a third answer at once: got %v, want an error", err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestDrippingHidesNobody(t *testing.T) {
 		began := time.Now()
 		got, err := b.RequestHeld(ctx, "w1", -1)
 		if string(got) != "bbbbb" || err != nil {
-			t.Fatalf("%d bytes: %v", len(got), err)
+			t.Fatalf("%d bytes: %v; got %q, want %q, no error", len(got), err, string(got), "bbbbb")
 		}
 		if time.Since(began) > answerTime-time.Second {
 			break // it was asked first
@@ -140,7 +140,7 @@ func TestDrippingHidesNobody(t *testing.T) {
 	stop()
 	drip.Wait()
 	if dripped == 0 {
-		t.Error("it was never asked")
+		t.Errorf("it was never asked: got %d, want some", dripped)
 	}
 }
 

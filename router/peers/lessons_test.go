@@ -59,8 +59,8 @@ func TestLessonsTravel(t *testing.T) {
 	eventually(t, "it is told", func() bool { return bytes.Equal(knows(b), knows(a)) && len(knows(a)) > empty })
 	eventually(t, "one with another secret refuses it", func() bool { return foreign.lessons(lessonsRefused) == 1 })
 	if len(knows(foreign)) != empty || b.lessons(lessonsTaken) != 1 || a.lessons(lessonsSent) != 1 || broadcast == 0 {
-		t.Errorf("another secret: %d bytes; %d taken, %d sent, %d messages to all", len(knows(foreign)), b.lessons(lessonsTaken),
-			a.lessons(lessonsSent), broadcast)
+		t.Errorf("another secret: got %d bytes; %d taken, %d sent, %d messages to all, want %d, 1, 1, some",
+			len(knows(foreign)), b.lessons(lessonsTaken), a.lessons(lessonsSent), broadcast, empty)
 	}
 	foreign.ShareLearned(foreign.Exchange.Secret.Key().ID, lessonOf(4))
 	eventually(t, "nor is what it teaches taken", func() bool { return a.lessons(lessonsRefused) == 1 && b.lessons(lessonsRefused) == 1 })
@@ -82,14 +82,14 @@ func TestLessonsTravel(t *testing.T) {
 	}
 	again := func() ([]byte, error) { t.Error("it asks again"); return nil, nil }
 	if n, err := late.router.Replicas().TakeLearned(again); n != 0 || err != nil {
-		t.Error(n, err)
+		t.Errorf("got %d %v, want 0, no error", n, err)
 	}
 	other := h.join(t)
 	if n, err := other.router.Replicas().TakeLearned(func() ([]byte, error) { return knows(foreign), nil }); n != 0 || err == nil {
-		t.Errorf("%d bytes of another secret were taken: %v", n, err)
+		t.Errorf("%d bytes of another secret were taken: %v, want 0, an error", n, err)
 	}
 	if n, err := other.router.Replicas().TakeLearned(func() ([]byte, error) { return append(knows(a), 9, 9, 9), nil }); n != 0 || err == nil {
-		t.Errorf("%d bytes of a snapshot that is none were taken: %v", n, err)
+		t.Errorf("%d bytes of a snapshot that is none were taken: %v, want 0, an error", n, err)
 	}
 	if len(knows(other)) != empty {
 		t.Error("something of them is remembered")
@@ -120,7 +120,7 @@ func TestPathsTravel(t *testing.T) {
 		return followed
 	}
 	if n := pairs("two replicas", 10); n != 10 {
-		t.Errorf("%d of 10 follow the first to its worker", n)
+		t.Errorf("%d of 10 follow the first to its worker, want 10", n)
 	}
 	unread := b.lessons("unread")
 	long := &router.SharedBooking{Number: 1, Worker: "w1", Rank: -1, DecoderRank: -1, Path: make([]uint64, learned.MaxSteps)}
@@ -146,7 +146,7 @@ func TestLessonsAreBounded(t *testing.T) {
 	large.Taught.Chain = slices.Repeat([]uint64{1}, learned.MaxBlocks)
 	size := len(appendLesson(nil, key, large))
 	if size > maxMessageBytes-targetBytes-headBytes {
-		t.Errorf("a lesson of %d bytes does not fit into a message", size)
+		t.Errorf("a lesson of %d bytes does not fit into a message, want at most %d", size, maxMessageBytes-targetBytes-headBytes)
 	}
 	h.away.Store(true) // soon they do not know each other any more, and keep nothing for each other
 	const all = 2 * maxLessonsQueued
@@ -157,7 +157,7 @@ func TestLessonsAreBounded(t *testing.T) {
 		a.ShareLearned(key, large)
 	}
 	if n := a.lessonBytes.Load(); n > maxLessonBytes || a.lessons(lessonsDropped) == 0 {
-		t.Errorf("%d bytes wait, %d lessons were dropped", n, a.lessons(lessonsDropped))
+		t.Errorf("%d bytes wait, %d lessons were dropped, want at most %d, some", n, a.lessons(lessonsDropped), maxLessonBytes)
 	}
 	eventually(t, "the others are dropped too", func() bool { return a.lessonBytes.Load() == 0 })
 	h.away.Store(false)
@@ -168,7 +168,7 @@ func TestLessonsAreBounded(t *testing.T) {
 		}
 	}
 	if n := b.lessons(lessonsTaken); n*size > 3*lessonsPerPeer {
-		t.Errorf("%d lessons of %d bytes were taken", n, size)
+		t.Errorf("%d lessons of %d bytes were taken: got %d, want at most %d", n, size, n*size, 3*lessonsPerPeer)
 	}
 }
 

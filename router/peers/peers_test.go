@@ -164,7 +164,7 @@ func known(n int, of ...*replica) func() bool {
 func TestPeersAreBounded(t *testing.T) {
 	x := New("AAAAAAAA", zap.NewNop(), prometheus.NewRegistry())
 	if _, _, err := x.handleEntries("0", nil); err != nil || len(x.peers) != 0 {
-		t.Error("a replica is known that has said nothing")
+		t.Errorf("a replica is known that has said nothing: got %v, %d, want no error, 0", err, len(x.peers))
 	}
 	for i := range maxPeers + 3 {
 		if _, _, err := x.handleEntries(fmt.Sprint(i), []byte{kindAskKey}); err != nil {
@@ -175,10 +175,10 @@ func TestPeersAreBounded(t *testing.T) {
 		x.Share(&router.SharedBooking{Number: 1})
 	}
 	if n := testutil.ToFloat64(x.entries.WithLabelValues("too many replicas")); n != 3 || len(x.peers) != maxPeers {
-		t.Errorf("%v messages not taken, %d replicas", n, len(x.peers))
+		t.Errorf("%v messages not taken, %d replicas, want 3, %d", n, len(x.peers), maxPeers)
 	}
 	if n := testutil.ToFloat64(x.entries.WithLabelValues("dropped")); n != 5 || len(x.out) != queueEntries {
-		t.Errorf("%v dropped, %d wait", n, len(x.out))
+		t.Errorf("%v dropped, %d wait, want 5, %d", n, len(x.out), queueEntries)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestNothingIsBookedAfterBye(t *testing.T) {
 	m := appendShared(messageHead("HOSTILE1"), given(1))
 	r.Receive(m)
 	if r.router.Replicas().Bookings() != 1 || r.load() != 1 {
-		t.Fatalf("%d requests, load %d", r.router.Replicas().Bookings(), r.load())
+		t.Fatalf("%d requests, load %d, want 1, 1", r.router.Replicas().Bookings(), r.load())
 	}
 	r.Receive(appendShared(append(m, kindBye), given(2)))
 	eventually(t, "no request of the replica that left", func() bool {
@@ -237,7 +237,7 @@ func TestAnswersAndTenantsTravel(t *testing.T) {
 	a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 6})
 	eventually(t, "nothing is in flight", func() bool { return b.load() == 0 })
 	if _, _, all := b.ledger.InFlightOf("m", "much"); all != 0 {
-		t.Errorf("%d are counted for tenants in the end", all)
+		t.Errorf("%d are counted for tenants in the end, want 0", all)
 	}
 }
 
@@ -320,14 +320,14 @@ func TestLostRequestsStillCount(t *testing.T) {
 	}
 	eventually(t, "its requests are booked", func() bool { return b.load() == 3 })
 	if n := report(4); n != 3 || b.load() != 4 { // one is of another sender, and takes no place
-		t.Fatalf("%d count of 3, %d in flight", n, b.load())
+		t.Fatalf("%d count of 3, %d in flight, want 3, 4", n, b.load())
 	}
 	a.stop()
 	<-a.done
 	eventually(t, "good-bye", func() bool { return known(0, b)() && b.router.Replicas().Bookings() == 0 })
 	before, same, fewer, none := places(), report(4), report(1), report(0)
 	if before != 3 || same != 3 || fewer != 1 || none != 0 {
-		t.Errorf("%d count before a report, then %d of 4, %d of 1, %d of 0", before, same, fewer, none)
+		t.Errorf("%d count before a report, then %d of 4, %d of 1, %d of 0, want 3, 3, 1, 0", before, same, fewer, none)
 	}
 }
 
@@ -433,7 +433,7 @@ func TestWire(t *testing.T) {
 	// A count that others do not read, as of a worker that lies, costs nothing else of the message.
 	lied := appendReport(messageHead("AAAAAAAA"), &router.Outcome{Phase: router.Ended, PromptTokens: 1 << 60, FirstByte: time.Hour})
 	if got, err := read(appendShared(lied, given)); err != nil || len(got) != 3 || !reflect.DeepEqual(got[2], given) {
-		t.Errorf("behind a count that is too large: %v, %+v", err, got)
+		t.Errorf("behind a count that is too large: got %v, %+v, want no error, 3 of them, [2] %+v", err, got, given)
 	}
 	for n := range len(m) {
 		_, _ = read(m[:n])

@@ -81,7 +81,7 @@ func TestLogAndTotalsAgree(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 	if w.Uncertainty < 20 || w.Uncertainty > 22 { // 1.96 × 150 ÷ √199
-		t.Errorf("350 ± %v", w.Uncertainty)
+		t.Errorf("350 ± %v, want at least 20, at most 22", w.Uncertainty)
 	}
 	if p := read.Steered.FirstByte; math.Abs(p.P50/109.5-1) > 0.1 || math.Abs(p.P95/199.5-1) > 0.1 {
 		t.Errorf("%+v, want 109.5 and 199.5 within a tenth", p)
@@ -159,7 +159,7 @@ func TestRange(t *testing.T) {
 		}
 		got := live.Of(of)
 		if got.Mode != "10%" {
-			t.Errorf("mode %q", got.Mode)
+			t.Errorf("mode %q, want %q", got.Mode, "10%")
 		}
 		got.Mode, got.Since, read.Since, got.Until, read.Until = "", time.Time{}, time.Time{}, time.Time{}, time.Time{}
 		got.Would.Millis, read.Would.Millis = math.Round(got.Would.Millis), math.Round(read.Would.Millis)
@@ -171,7 +171,7 @@ func TestRange(t *testing.T) {
 		live.Add(one(Unsteered, i), began.Add(time.Duration(i)*time.Minute))
 	}
 	if len(live.parts) > maxParts || live.Report().Unsteered.Requests != 150+2*maxParts {
-		t.Errorf("%d parts, %d requests", len(live.parts), live.Report().Unsteered.Requests)
+		t.Errorf("%d parts, %d requests, want at most %d, %d", len(live.parts), live.Report().Unsteered.Requests, maxParts, 150+2*maxParts)
 	}
 }
 

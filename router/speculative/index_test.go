@@ -25,21 +25,21 @@ func TestPredictions(t *testing.T) {
 		t.Errorf("leading %d, want all 20", n)
 	}
 	if n := p.Leading(3, a, 0, now); n != 0 {
-		t.Errorf("leading %d although block 0 is not held", n)
+		t.Errorf("leading %d although block 0 is not held, want 0", n)
 	}
 	if n := p.Leading(2, a, 4, now); n != 4 {
-		t.Errorf("another slot has %d", n)
+		t.Errorf("another slot has %d, want 4", n)
 	}
 	if n := p.Leading(3, a, 4, now.Add(11*time.Second)); n != 4 {
-		t.Errorf("%d after the end", n)
+		t.Errorf("%d after the end, want 4", n)
 	}
 	p.Add(3, a, 10, p.ttl, now.Add(5*time.Second)) // used again: expires later
 	p.Add(3, chainOf(9, 1), 0, p.ttl, now.Add(12*time.Second))
 	if n := p.Leading(3, a, 10, now.Add(12*time.Second)); n != 20 {
-		t.Errorf("a renewed prediction ended: %d", n)
+		t.Errorf("a renewed prediction ended: got %d, want 20", n)
 	}
 	if n := p.Leading(3, a, 4, now.Add(12*time.Second)); n != 4 {
-		t.Errorf("blocks that were not used again live on: %d", n)
+		t.Errorf("blocks that were not used again live on: got %d, want 4", n)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestPredictionsTakenBack(t *testing.T) {
 	}
 	p.Withdraw(p.Add(2, long, 5, p.ttl, now), long)
 	if n := p.Leading(2, long, 5, now.Add(time.Second)); n != 5 {
-		t.Errorf("%d predicted of a promise that was taken back", n)
+		t.Errorf("%d predicted of a promise that was taken back, want 5", n)
 	}
 	p.Withdraw(p.Add(2, long, 20, p.ttl, now), long) // nothing was promised
 }
@@ -104,11 +104,11 @@ func TestPredictionsBounded(t *testing.T) {
 	}
 	for i := 170; i < 200; i++ {
 		if n := p.Leading(0, chains[i], 1, now); n != 1000 {
-			t.Fatalf("of request %d, one of the newest, %d", i, n)
+			t.Fatalf("of request %d, one of the newest, %d, want 1000", i, n)
 		}
 	}
 	if n := p.Leading(0, chains[100], 1, now); n != 1 {
-		t.Errorf("of an old one %d", n)
+		t.Errorf("of an old one %d, want 1", n)
 	}
 }
 
@@ -124,11 +124,11 @@ func TestPredictionsOfOneBeginning(t *testing.T) {
 	}
 	for i, c := range chains {
 		if n := p.Leading(uint32(i%8), c, 0, now); n != len(c) {
-			t.Errorf("prompt %d: %d of %d blocks predicted", i, n, len(c))
+			t.Errorf("prompt %d: got %d of %d blocks predicted, want %d", i, n, len(c), len(c))
 		}
 	}
 	if n := p.dropped.Load(); n != 0 {
-		t.Errorf("%d dropped", n)
+		t.Errorf("%d dropped, want 0", n)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestPredictionsSideBySide(t *testing.T) {
 		kept += p.shard[i].promises()
 	}
 	if int64(kept) != p.size.Load() || kept > 2000+8*108 {
-		t.Errorf("%d entries, counted %d", kept, p.size.Load())
+		t.Errorf("%d entries, counted %d: got %d, want %d, at most %d", kept, p.size.Load(), int64(kept), p.size.Load(), 2000+8*108)
 	}
 }
 
@@ -181,13 +181,13 @@ func TestPredictionsRenewed(t *testing.T) {
 			t.Fatalf("%d blocks nine seconds after use %d", n, i)
 		}
 		if n := kept(); n != 500 {
-			t.Fatalf("%d keys kept for 500 blocks", n)
+			t.Fatalf("%d keys kept for 500 blocks, want 500", n)
 		}
 	}
 	p.Add(3, []uint64{c[0] + shards}, 0, p.ttl, now.Add(11*time.Second))
 	p.Add(3, []uint64{c[0] + shards}, 0, p.ttl, now.Add(22*time.Second))
 	if n := kept(); n != 1 {
-		t.Errorf("%d keys kept of a prompt that ended", n)
+		t.Errorf("%d keys kept of a prompt that ended, want 1", n)
 	}
 	long := chainOf(7, PromptBlocks+10)
 	p.Add(3, long, 0, p.ttl, now)

@@ -40,7 +40,8 @@ func TestAllSlotsAtOnce(t *testing.T) {
 			p.Extend(asked, &all, now)
 			for _, one := range all.all {
 				if int(one.blocks) != want[one.slot] {
-					t.Fatalf("seed %d: slot %d reaches block %d, by itself %d", seed, one.slot, one.blocks, want[one.slot])
+					t.Fatalf("seed %d: slot %d reaches block %d, by itself %d; got %d, want %d",
+						seed, one.slot, one.blocks, want[one.slot], int(one.blocks), want[one.slot])
 				}
 			}
 		}
@@ -52,12 +53,12 @@ func TestAllSlotsAtOnce(t *testing.T) {
 				p.expireOldest(s, last.UnixNano())
 			}
 			if n := s.promises(); n != 0 || len(s.free) != len(s.lists) {
-				t.Errorf("seed %d: %d promises are left when all batches are gone, %d of %d lists in use", seed, n,
-					len(s.lists)-len(s.free), len(s.lists))
+				t.Errorf("seed %d: %d promises are left when all batches are gone, %d of %d lists in use; got %d, want 0, %d",
+					seed, n, len(s.lists)-len(s.free), len(s.lists), len(s.free), len(s.lists))
 			}
 		}
 		if p.size.Load() != 0 || kept == 0 {
-			t.Errorf("seed %d: %d counted of none, before of %d", seed, p.size.Load(), kept)
+			t.Errorf("seed %d: got %d counted of none, before of %d, want 0, some", seed, p.size.Load(), kept)
 		}
 	}
 }
