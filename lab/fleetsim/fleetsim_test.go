@@ -56,7 +56,8 @@ func TestNearTheOracle(t *testing.T) {
 		}
 		for _, name := range c.rivals {
 			if _, s := sc.run(trace, picker(t, name)); ours.Mean > s.Mean+s.Mean/33 || ours.TTFT.P99 > s.TTFT.P99+s.TTFT.P99/20 {
-				t.Errorf("%s at %v: TTFT %v, p99 %v; %s has %v, %v", c.scenario, c.load, ours.Mean, ours.TTFT.P99, name, s.Mean, s.TTFT.P99)
+				t.Errorf("%s at %v: TTFT %v, p99 %v; %s has %v, %v, want at most %v, at most %v",
+					c.scenario, c.load, ours.Mean, ours.TTFT.P99, name, s.Mean, s.TTFT.P99, s.Mean+s.Mean/33, s.TTFT.P99+s.TTFT.P99/20)
 			}
 		}
 	}
@@ -95,7 +96,7 @@ func TestBlind(t *testing.T) {
 		trace := sc.at(0.7, 1)
 		_, ours := sc.run(trace, picker(t, "sightline"))
 		if _, s := sc.run(trace, picker(t, "least request")); ours.Mean > s.Mean+s.Mean/20 {
-			t.Errorf("%s: mean TTFT %v, least request has %v", name, ours.Mean, s.Mean)
+			t.Errorf("%s: mean TTFT %v, least request has %v, want at most %v", name, ours.Mean, s.Mean, s.Mean+s.Mean/20)
 		}
 	}
 }
@@ -117,7 +118,7 @@ func TestReplicasDoNotHerd(t *testing.T) {
 	trace := sc.at(1.3, 1)
 	_, ours := sc.run(trace, picker(t, "sightline"))
 	if _, s := sc.run(trace, picker(t, "least request")); ours.Mean > s.Mean/5 {
-		t.Errorf("mean TTFT %v, least request has %v", ours.Mean, s.Mean)
+		t.Errorf("mean TTFT %v, least request has %v, want at most %v", ours.Mean, s.Mean, s.Mean/5)
 	}
 }
 
@@ -181,12 +182,12 @@ func TestScenariosAreWhatTheySay(t *testing.T) {
 	end := time.Duration(0)
 	for _, s := range play(alone, paced(1, 50)).Served {
 		if s.At < end {
-			t.Fatal("a paced agent's request comes before the one before has ended")
+			t.Fatalf("a paced agent's request comes before the one before has ended: got %v, want at least %v", s.At, end)
 		}
 		end = s.At + s.E2E
 	}
 	if setup := scenario(t, "unequal 16").setup(); len(setup.Speeds) != 16 || setup.Speeds[0] != 0.4 || setup.Speeds[15] != 1.6 {
-		t.Errorf("speeds %v", setup.Speeds)
+		t.Errorf("speeds %v, want 16 of them, [0] 0.4, [15] 1.6", setup.Speeds)
 	}
 }
 
@@ -207,10 +208,10 @@ func TestSummary(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if s.Classes[warm].N != 1 || s.Classes[cold].P99 != 4*time.Second || s.Classes[short].N != 1 {
-		t.Errorf("classes %+v", s.Classes)
+		t.Errorf("classes %+v, want [warm].N 1, [cold].P99 %v, [short].N 1", s.Classes, 4*time.Second)
 	}
 	if s.Hits != 400./2020 || s.Possible != 800./2020 || s.Regret != 300./2020 {
-		t.Errorf("%v of %v tokens hit, regret %v", s.Hits, s.Possible, s.Regret)
+		t.Errorf("%v of %v tokens hit, regret %v, want %v, %v, %v", s.Hits, s.Possible, s.Regret, 400./2020, 800./2020, 300./2020)
 	}
 	if got := r.Share(1, 20*time.Second, time.Hour); got != 1 {
 		t.Errorf("worker 1 has %v of a fair share, want 1: two of four", got)

@@ -20,10 +20,10 @@ func TestPairs(t *testing.T) {
 			}
 		}
 		if all := len(p.row("sightline").result.Served); apart == 0 || apart > all*3/4 {
-			t.Errorf("%s: %d of %d prefilled apart", name, apart, all)
+			t.Errorf("%s: got %d of %d prefilled apart, want some, at most %d", name, apart, all, all*3/4)
 		}
 		if measured, share, lost := p.row("sightline").result.costlier(); share > 0.02 || lost > 0.01 {
-			t.Errorf("%s: of those %s", name, measured)
+			t.Errorf("%s: of those %s; got %v, %v, want at most 0.02, at most 0.01", name, measured, share, lost)
 		}
 	}
 }

@@ -87,13 +87,13 @@ func TestReplay(t *testing.T) {
 		}
 		row := numbers(t, out.String(), "cached of them") // three pairs of tokens and percent
 		if row[0] != row[4] {
-			t.Errorf("%s: round robin was logged, and is played otherwise: %v", c.name, row)
+			t.Errorf("%s: round robin was logged, and is played otherwise: got %v, want [0] %d", c.name, row, row[4])
 		}
 		if told := numbers(t, out.String(), "For "); told[1] != told[2] || told[1] != row[1] {
 			t.Errorf("%s: engines told otherwise: %v, %v", c.name, told, row)
 		}
 		if more := numbers(t, out.String(), "Against what was logged:"); more[0] != row[2]-row[0] {
-			t.Errorf("%s: %d tokens more, of %v", c.name, more[0], row)
+			t.Errorf("%s: got %d tokens more, of %v, want %d", c.name, more[0], row, row[2]-row[0])
 		}
 		cached[c.name] = row[2]
 		if c.name == "none" && (row[2] != row[4] || !strings.Contains(out.String(), "No request would have waited")) {
@@ -106,6 +106,6 @@ func TestReplay(t *testing.T) {
 	cfg, _ := config.Parse([]byte("models: [{name: other, dir: d}]\n"))
 	if err := (Replay{Config: cfg, Name: "x", Log: bytes.NewReader(log)}).Run(io.Discard); err == nil ||
 		!strings.Contains(err.Error(), "no request") {
-		t.Errorf("a model that is not in the log: %v", err)
+		t.Errorf("a model that is not in the log: got %v, want an error, %q in it", err, "no request")
 	}
 }

@@ -99,7 +99,7 @@ func TestBadTraces(t *testing.T) {
 	}
 	for _, o := range []Options{{Trace: bad}, {Trace: short, Workers: 2}, {Scenarios: []string{"nope"}}, {Pickers: []string{"nope"}}} {
 		if err := Play(io.Discard, o); err == nil {
-			t.Errorf("%+v is played", o)
+			t.Errorf("%+v is played: got %v, want an error", o, err)
 		}
 	}
 }
@@ -134,7 +134,7 @@ func TestTracesAreAsWritten(t *testing.T) {
 		}
 		trace, err := ReadTrace(bytes.NewReader(kept), 1, 1e6)
 		if err != nil || len(trace) != of.most {
-			t.Fatal(name, len(trace), err)
+			t.Fatalf("%q: got %d %v, want no error, %d", name, len(trace), err, of.most)
 		}
 		images, known, seen := 0, 0, map[uint64]bool{}
 		for _, r := range trace {
@@ -147,11 +147,12 @@ func TestTracesAreAsWritten(t *testing.T) {
 			}
 		}
 		if images < of.most || known < images/3 {
-			t.Errorf("%s: %d images, %d of them again, in %d requests", name, images, known, of.most)
+			t.Errorf("%s: got %d images, %d of them again, in %d requests, want at least %d, at least %d",
+				name, images, known, of.most, of.most, images/3)
 		}
 	}
 	if err := WriteTrace(io.Discard, "nope.jsonl.gz"); err == nil {
-		t.Error("an unknown trace is written")
+		t.Errorf("an unknown trace is written: got %v, want an error", err)
 	}
 }
 
@@ -178,7 +179,7 @@ func TestDecisionLogIsATrace(t *testing.T) {
 	defer f.Close()
 	trace, err := ReadTrace(f, 1, 10)
 	if err != nil || len(trace) != 2 {
-		t.Fatalf("%+v, %v", trace, err)
+		t.Fatalf("got %+v, %v, want no error, 2 of them", trace, err)
 	}
 	a, b := trace[0], trace[1]
 	prepare(trace, 16)
@@ -221,7 +222,7 @@ func TestLoader(t *testing.T) {
 					png, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(url, "data:image/png;base64,"))
 					size, _, err := image.DecodeConfig(bytes.NewReader(png))
 					if err != nil {
-						t.Fatal(name, err)
+						t.Fatalf("%q: got %v, want no error", name, err)
 					}
 					tokens += size.Width / 28 * size.Height / 28
 				}
@@ -239,8 +240,8 @@ func TestLoader(t *testing.T) {
 			}
 		}
 		if len(lines) != 8 || math.Abs(float64(tokens)/float64(want)-1) > .03 || len(images) != len(ids) {
-			t.Errorf("%s for %s: %d lines, %d tokens (the trace %d), %d images (%d)",
-				name, tool, len(lines), tokens, want, len(images), len(ids))
+			t.Errorf("%s for %s: %d lines, %d tokens (the trace %d), %d images (%d); got %v, want 8, at most .03, %d",
+				name, tool, len(lines), tokens, want, len(images), len(ids), math.Abs(float64(tokens)/float64(want)-1), len(ids))
 		}
 	}
 }

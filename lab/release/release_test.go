@@ -37,7 +37,7 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said := command(t, out, nil, "sha256sum", "-c", "SHA256SUMS"); strings.Count(said, ": OK") != 2*4+4 {
-		t.Errorf("checksums: %s", said)
+		t.Errorf("checksums: %s; got %d, want %d", said, strings.Count(said, ": OK"), 2*4+4)
 	}
 	commit := strings.TrimSpace(command(t, "", nil, "git", "rev-parse", "HEAD"))
 
@@ -68,7 +68,8 @@ func TestRelease(t *testing.T) {
 		Components  []component
 	}
 	if err := json.Unmarshal(text, &bill); err != nil || bill.SpecVersion != "1.6" || bill.Metadata.Component.Version != "v"+version {
-		t.Errorf("bill of materials: %v, %+v", err, bill.Metadata)
+		t.Errorf("bill of materials: %v, %+v; got %q, want no error, %q, Component.Version %q",
+			err, bill.Metadata, bill.SpecVersion, "1.6", "v"+version)
 	}
 	if !slices.ContainsFunc(bill.Components, func(c component) bool { return c.Name == "google.golang.org/grpc" && c.Version != "" }) {
 		t.Errorf("%d components without gRPC", len(bill.Components))
@@ -98,7 +99,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	if len(again.sums) != 2*2+4 {
-		t.Errorf("built again, a release of %d files", len(again.sums))
+		t.Errorf("built again, a release of %d files, want %d", len(again.sums), 2*2+4)
 	}
 }
 
@@ -114,7 +115,7 @@ func TestPack(t *testing.T) {
 	}
 	if said := command(t, "", nil, "tar", "--numeric-owner", "-tvf", at); !strings.Contains(said, " 65532/65532 ") ||
 		!strings.Contains(said, " 0/0 ") {
-		t.Errorf("the archive has %s", said)
+		t.Errorf("the archive has %s, want %q in it, %q in it", said, " 65532/65532 ", " 0/0 ")
 	}
 }
 
@@ -154,7 +155,8 @@ func pushed(t *testing.T, out, version, commit string) {
 		platform := "linux/" + arch
 		if err := json.Unmarshal([]byte(command(t, "", nil, crane, "config", "--platform", platform, name)), &config); err != nil ||
 			config.Architecture != arch || config.Config.User != "65532" || !slices.Equal(config.Config.Entrypoint, []string{"/sightline"}) {
-			t.Errorf("%v: of %s the image says %+v", err, platform, config)
+			t.Errorf("%v: of %s the image says %+v, want no error, Architecture %q, Config.User %q, Config.Entrypoint %q",
+				err, platform, config, arch, "65532", []string{"/sightline"})
 		}
 		root := t.TempDir()
 		command(t, "", nil, crane, "export", "--platform", platform, name, filepath.Join(root, "image.tar"))
@@ -168,7 +170,7 @@ func pushed(t *testing.T, out, version, commit string) {
 		}
 		said := command(t, root, nil, "tar", "--numeric-owner", "-tf", "image.tar", "-v", "run/sightline")
 		if !strings.Contains(said, " 65532/65532 ") {
-			t.Errorf("the folder of sockets: %s", said)
+			t.Errorf("the folder of sockets: got %s, want %q in it", said, " 65532/65532 ")
 		}
 	}
 }
@@ -185,7 +187,7 @@ func formula(t *testing.T, out string) {
 	}
 	archives, err := filepath.Glob(filepath.Join(out, "*.tar.gz"))
 	if err != nil || len(archives) != 4 {
-		t.Fatalf("%v: archives %q", err, archives)
+		t.Fatalf("%v: archives %q, want no error, 4 of them", err, archives)
 	}
 	for _, a := range archives {
 		data, err := os.ReadFile(a)

@@ -82,7 +82,7 @@ func TestWhetherAFirstAgentIsPartial(t *testing.T) {
 			r.same(r.rank, r.slot)
 		}
 		if s := r.routers.Stats(); s.Partial != partial || s.Restarts+s.Unfilled > 0 {
-			t.Errorf("%s: %+v", form, s)
+			t.Errorf("%s: %+v; got %d, want Partial %v, 0", form, s, s.Restarts+s.Unfilled, partial)
 		}
 	}
 }

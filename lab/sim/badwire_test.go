@@ -43,7 +43,7 @@ func TestBadWire(t *testing.T) {
 				r.traffic(nil)
 				r.same(0, h)
 				if s := f.Stats(); s.Gaps+s.Duplicates == 0 || s.Restarts == 0 || s.DecodeErrors == 0 || s.Replays == 0 {
-					t.Errorf("too little happened: %+v", s)
+					t.Errorf("too little happened: %+v; got %d, want some, Restarts some, DecodeErrors some, Replays some", s, s.Gaps+s.Duplicates)
 				}
 			})
 			t.Run(fmt.Sprint(engine, "/alone/", seed), func(t *testing.T) { // without a replay
@@ -56,7 +56,7 @@ func TestBadWire(t *testing.T) {
 				f.Resync() // what is in doubt goes
 				r.neverMore(0, h)
 				if s := f.Stats(); s.Unfilled == 0 || s.Replays > 0 {
-					t.Errorf("too little happened: %+v", s)
+					t.Errorf("too little happened: got %+v, want Unfilled some, Replays 0", s)
 				}
 			})
 			t.Run(fmt.Sprint(engine, "/agents/", seed), func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestBadWireOfOneRank(t *testing.T) {
 					r.same(0, good0)
 					r.same(1, h)
 					if s := heard.Stats(); s.DecodeErrors+s.Unfilled+s.UnknownBlocks+s.UnknownParents > 0 {
-						t.Errorf("the rank with good wires: %+v", s)
+						t.Errorf("the rank with good wires: %+v; got %d, want 0", s, s.DecodeErrors+s.Unfilled+s.UnknownBlocks+s.UnknownParents)
 					}
 				})
 			}

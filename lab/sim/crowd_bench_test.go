@@ -269,7 +269,8 @@ func BenchmarkCrowd(b *testing.B) {
 		b.Logf("%.0f MiB at most in the storm, %.0f of them the index; %d windows, p99 %v to %v", float64(peak)/(1<<20),
 			float64(d.index.Stats().Resident)/(1<<20), len(p99), p99[0], p99[len(p99)-1])
 		if got := p99[len(p99)/2]; got > crowdGoal || again > stormGoal || drops > 0 {
-			b.Errorf("p99 %v, which is to be %v at most; the storm took %v, which is to be %v; %d dropped", got, crowdGoal, again, stormGoal, drops)
+			b.Errorf("p99 %v, which is to be %v at most; the storm took %v, which is to be %v; %d dropped, want at most %v, at most %v, 0",
+				got, crowdGoal, again, stormGoal, drops, crowdGoal, stormGoal)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func BenchmarkDecision(b *testing.B) {
 			b.ReportMetric(float64(p99.Microseconds()), "p99-µs")
 			b.ReportMetric(float64(c.goal.Microseconds()), "goal-p99-µs")
 			if p99 > c.goal {
-				b.Errorf("%d events: p50 %v, p99 %v, which is to be %v at most", len(took), p50, p99, c.goal)
+				b.Errorf("%d events: p50 %v, p99 %v, which is to be %v at most, want at most %v", len(took), p50, p99, c.goal, c.goal)
 			}
 		})
 	}

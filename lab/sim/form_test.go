@@ -22,7 +22,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := trtllmName(file.Bytes()); err != nil || got != "6427120f102ae457d875303efbe987c53f965d6daa623f3f5079f4e5140c1e50" {
-		t.Errorf("TensorRT-LLM: %s, %v", got, err)
+		t.Errorf("TensorRT-LLM: got %s, %v, want no error, %q", got, err, "6427120f102ae457d875303efbe987c53f965d6daa623f3f5079f4e5140c1e50")
 	}
 	clear := stdimage.NewNRGBA(img.Rect) // the same colours behind any transparency: Image.convert("RGB") drops it
 	for i := range clear.Pix {
@@ -36,15 +36,16 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := trtllmName(through.Bytes()); err != nil || got != "6427120f102ae457d875303efbe987c53f965d6daa623f3f5079f4e5140c1e50" {
-		t.Errorf("TensorRT-LLM, transparent: %s, %v", got, err)
+		t.Errorf("TensorRT-LLM, transparent: got %s, %v, want no error, %q",
+			got, err, "6427120f102ae457d875303efbe987c53f965d6daa623f3f5079f4e5140c1e50")
 	}
 	const fingerprint = "sha256:5aef96240bca5582e6fd0468879a26863d81d1c1fb602def55926ef33ec8bb1f"
 	item := sglangItem(file.Bytes(), fingerprint)
 	if want := sglang.ItemName(sglang.Item(fingerprint, sha256.Sum256(file.Bytes()), "")); item != want {
-		t.Errorf("SGLang: %s, the product's %s", item, want)
+		t.Errorf("SGLang: got %s, the product's %s, want %q", item, want, want)
 	}
 	if got := sglangPads("0000000000000000"); got[0] != 3397727234245131147 || got[3] != 3623825934275559232 {
-		t.Errorf("pads of 0: %d", got)
+		t.Errorf("pads of 0: got %d, want [0] 3397727234245131147, [3] 3623825934275559232", got)
 	}
 }
 

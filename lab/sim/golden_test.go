@@ -251,7 +251,7 @@ func playSequence(t *testing.T, line []byte, workers gjson.Result) {
 					p.worker.ResetPrefixCache()
 				}
 				if how := p.request(t, s); how != "" {
-					t.Errorf("step %d: %s", i, how)
+					t.Errorf("step %d: got %s, want %q", i, how, "")
 				}
 			case "reset_prefix_cache":
 				if !p.worker.ResetPrefixCache() {
@@ -341,7 +341,7 @@ func TestMeetInOneStep(t *testing.T) {
 	w := start(t, Config{BlockSize: 4, Blocks: 64})
 	if status, body := call(t, w, "POST", "/v1/completions",
 		`{"prompt":["a b c d e f g h i","a b c d e f g h i","a b c d e f g h j"],"max_tokens":1}`); status != 200 {
-		t.Fatalf("%d %s", status, body)
+		t.Fatalf("got %d %s, want 200", status, body)
 	}
 	if s := w.Stats(); s.Batches != 1 || s.CachedTokens != 16 || s.Blocks != 2 {
 		t.Errorf("%+v; want one batch, 16 cached tokens, 2 blocks", s)

@@ -177,7 +177,7 @@ func playHybrid(t *testing.T, recording []byte, delays []int) {
 				for len(told.events) == 0 && step() {
 				}
 				if len(told.events) == 0 {
-					t.Fatalf("line %d: the engine told %v, the simulated one nothing", n+2, want)
+					t.Fatalf("line %d: the engine told %v, the simulated one nothing; got %d, want some", n+2, want, len(told.events))
 				}
 				got := eventMaps(t, batchOf(w.form(), told.events[:1], 0, time.Now()))[0]
 				told.events = told.events[1:]

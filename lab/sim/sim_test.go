@@ -186,7 +186,7 @@ func TestAnswerForms(t *testing.T) {
 	}
 	status, _ = call(t, w, "GET", "/health", "")
 	if status != 200 {
-		t.Errorf("health: %d", status)
+		t.Errorf("health: got %d, want 200", status)
 	}
 	_, body = call(t, w, "GET", "/metrics", "")
 	for _, want := range []string{
@@ -210,7 +210,7 @@ func sse(t *testing.T, body string) []gjson.Result {
 		data, ok := strings.CutPrefix(e, "data: ")
 		if i == len(events)-1 {
 			if data != "[DONE]" {
-				t.Fatalf("stream ends with %q", data)
+				t.Fatalf("stream ends with %q, want %q", data, "[DONE]")
 			}
 			break
 		}
@@ -350,20 +350,20 @@ func TestTimeModel(t *testing.T) {
 	took := func(body string) time.Duration {
 		t0 := time.Now()
 		if status, answer := call(t, w, "POST", "/v1/chat/completions", body); status != 200 {
-			t.Fatalf("%d %s", status, answer)
+			t.Fatalf("got %d %s, want 200", status, answer)
 		}
 		return time.Since(t0)
 	}
 	// 9 tokens and one image: 50 + 18 ms; the second time 1 token: 2 ms.
 	body := image("data:image/png;base64,AAAA", "")
 	if cold := took(body); cold < 68*time.Millisecond {
-		t.Errorf("cold: %v", cold)
+		t.Errorf("cold: got %v, want at least %v", cold, 68*time.Millisecond)
 	}
 	if warm := w.Stats(); warm.PrefilledTokens != 9 {
-		t.Errorf("prefilled %d tokens", warm.PrefilledTokens)
+		t.Errorf("prefilled %d tokens, want 9", warm.PrefilledTokens)
 	}
 	if warm := took(body); warm < 2*time.Millisecond || warm > 40*time.Millisecond {
-		t.Errorf("warm: %v", warm)
+		t.Errorf("warm: got %v, want at least %v, at most %v", warm, 2*time.Millisecond, 40*time.Millisecond)
 	}
 }
 
@@ -403,7 +403,7 @@ func TestLoadMetrics(t *testing.T) {
 	} {
 		w := start(t, Config{Engine: engine, BlockSize: 4, Blocks: 9, MaxSeqs: 1, Speed: 1, Time: TimeModel{Prefill: time.Second}})
 		if status, body := call(t, w, "POST", "/sim/slow?by=3600", ""); status != 200 {
-			t.Fatal(body)
+			t.Fatalf("%q: got %d, want 200", body, status)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 2 {
@@ -431,7 +431,7 @@ func TestFaults(t *testing.T) {
 	url := "http://" + w.Addr() + "/v1/chat/completions"
 	set := func(mode string) {
 		if status, body := call(t, w, "POST", "/sim/fault?mode="+mode, ""); status != 200 {
-			t.Fatalf("%s: %d %s", mode, status, body)
+			t.Fatalf("%s: got %d %s, want 200", mode, status, body)
 		}
 	}
 	refuses := func(health int) {
@@ -455,7 +455,7 @@ func TestFaults(t *testing.T) {
 	req, _ := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader(chat("a", "")))
 	if resp, err := http.DefaultClient.Do(req); err == nil {
 		resp.Body.Close()
-		t.Error("a hanging worker answered")
+		t.Errorf("a hanging worker answered: got %v, want an error", err)
 	}
 	set("die-after-first-byte")
 	for _, stream := range []string{"true", "false"} {
@@ -471,7 +471,7 @@ func TestFaults(t *testing.T) {
 	}
 	set("healthy")
 	if status, body := call(t, w, "POST", "/v1/chat/completions", chat("a", "")); status != 200 {
-		t.Errorf("healed: %d %s", status, body)
+		t.Errorf("healed: got %d %s, want 200", status, body)
 	}
 }
 
@@ -491,7 +491,7 @@ func TestConfigErrors(t *testing.T) {
 		spoil(&c)
 		if w, err := New(c); err == nil {
 			w.Close()
-			t.Errorf("%s was accepted", name)
+			t.Errorf("%s was accepted: got %v, want an error", name, err)
 		}
 	}
 }
@@ -542,7 +542,7 @@ func BenchmarkRequest8k(b *testing.B) {
 		rec := httptest.NewRecorder()
 		w.server.Handler.ServeHTTP(rec, httptest.NewRequest("POST", "/v1/completions", strings.NewReader(`{"max_tokens":1}`)))
 		if rec.Code != 200 {
-			b.Fatal(rec.Body)
+			b.Fatalf("%+v: got %d, want 200", rec.Body, rec.Code)
 		}
 	}
 	b.ReportMetric(512*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
@@ -556,7 +556,7 @@ func TestOtherAPIs(t *testing.T) {
 		t.Helper()
 		status, body := call(t, w, "POST", path, chat("a b c d e", `,"max_tokens":3,"max_output_tokens":3`+more))
 		if status != 200 {
-			t.Fatalf("%s: %d %s", path, status, body)
+			t.Fatalf("%s: got %d %s, want 200", path, status, body)
 		}
 		return body
 	}

@@ -42,7 +42,7 @@ func decodeBatch(t *testing.T, payload []byte) (events []decoded, rank int64) {
 	v, rest, err := msgp.ReadIntfBytes(payload)
 	batch, ok := v.([]any)
 	if err != nil || len(rest) != 0 || !ok || len(batch) != 3 {
-		t.Fatalf("not a batch: %v %d bytes left, %T", err, len(rest), v)
+		t.Fatalf("not a batch: %v %d bytes left, %T; got %v, %d, want no error, 0, true, 3", err, len(rest), v, ok, len(batch))
 	}
 	for _, e := range batch[1].([]any) {
 		switch e := e.(type) {
@@ -157,11 +157,11 @@ func TestEventsTellTheTruth(t *testing.T) {
 			for i := range 12 { // conversations that share a head and push each other out
 				body := chat(words(9, "head")+words(3+i%5, string(rune('a'+i%4))), `,"max_tokens":9`)
 				if status, answer := call(t, w, "POST", "/v1/chat/completions", body, "X-Session-Id", "s"); status != 200 {
-					t.Fatalf("%d %s", status, answer)
+					t.Fatalf("got %d %s, want 200", status, answer)
 				}
 				if i == 6 {
 					if _, body := call(t, w, "POST", "/reset_prefix_cache", ""); !strings.Contains(body, "true") {
-						t.Fatal(body)
+						t.Fatalf("got %q, want %q in it", body, "true")
 					}
 				}
 			}
@@ -174,7 +174,7 @@ func TestEventsTellTheTruth(t *testing.T) {
 				}
 				events, rank := decodeBatch(t, payload)
 				if rank != 0 {
-					t.Errorf("rank %d", rank)
+					t.Errorf("rank %d, want 0", rank)
 				}
 				for _, e := range events {
 					kind := e["type"].(string)
@@ -209,17 +209,18 @@ func TestEventsTellTheTruth(t *testing.T) {
 			truth := w.Blocks()
 			for _, b := range truth {
 				if index[b.Hash] != b.Copies {
-					t.Errorf("block %d: %d copies by events, %d in truth", b.Hash, index[b.Hash], b.Copies)
+					t.Errorf("block %d: got %d copies by events, %d in truth, want %d", b.Hash, index[b.Hash], b.Copies, b.Copies)
 				}
 				delete(index, b.Hash)
 			}
 			for h, n := range index {
 				if n != 0 {
-					t.Errorf("block %d: %d copies by events, none in truth", h, n)
+					t.Errorf("block %d: got %d copies by events, none in truth, want 0", h, n)
 				}
 			}
 			if counts["BlockRemoved"] < 5 || counts["AllBlocksCleared"] != 1 || len(truth) < 5 {
-				t.Errorf("too little happened: %v, %d blocks held", counts, len(truth))
+				t.Errorf("too little happened: got %v, %d blocks held, want BlockRemoved at least 5, AllBlocksCleared 1, at least 5",
+					counts, len(truth))
 			}
 			checkReplay(t, w, version)
 		})
@@ -231,7 +232,7 @@ func checkReplay(t *testing.T, w *Worker, version string) {
 	n := uint64(w.Stats().Batches)
 	all := replay(t, w.ReplayAddr(), 0)
 	if uint64(len(all)) != n+1 {
-		t.Fatalf("%d replies for %d batches", len(all), n)
+		t.Fatalf("%d replies for %d batches: got %d, want %d", len(all), n, uint64(len(all)), n+1)
 	}
 	frames, mark := 3, []string{"", "ffffffffffffffff", ""}
 	if version >= "0.26" {
@@ -247,10 +248,10 @@ func checkReplay(t *testing.T, w *Worker, version string) {
 		t.Errorf("end mark %q, want %q", all[n], mark)
 	}
 	if tail := replay(t, w.ReplayAddr(), n-2); len(tail) != 3 {
-		t.Errorf("%d replies for the last two batches", len(tail))
+		t.Errorf("%d replies for the last two batches, want 3", len(tail))
 	}
 	if beyond := replay(t, w.ReplayAddr(), 1_000_000); len(beyond) != 1 {
-		t.Errorf("%d replies beyond the last batch", len(beyond))
+		t.Errorf("%d replies beyond the last batch, want 1", len(beyond))
 	}
 }
 
@@ -273,7 +274,7 @@ func TestRanksAndRestart(t *testing.T) {
 	for i := range 4 { // in turn, as they are equally loaded
 		call(t, w, "POST", "/v1/chat/completions", body)
 		if s := w.Stats(); s.CachedTokens != max(0, i-1)*8 {
-			t.Errorf("request %d: %d tokens cached in all", i, s.CachedTokens)
+			t.Errorf("request %d: got %d tokens cached in all, want %d", i, s.CachedTokens, max(0, i-1)*8)
 		}
 	}
 	call(t, w, "POST", "/v1/chat/completions", chat(words(9, "b"), `,"max_tokens":1`), "X-data-parallel-rank", "1")
@@ -282,7 +283,7 @@ func TestRanksAndRestart(t *testing.T) {
 		byRank[b.Rank]++
 	}
 	if byRank[0] != 2 || byRank[1] != 4 {
-		t.Errorf("blocks by rank: %v", byRank)
+		t.Errorf("blocks by rank: got %v, want [0] 2, [1] 4", byRank)
 	}
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(w.EventsAddr(), "tcp://"))
 	_, sources := call(t, w, "GET", "/kv_event_sources", "")
@@ -291,7 +292,7 @@ func TestRanksAndRestart(t *testing.T) {
 		t.Errorf("sources %s lack port %s or %s", sources, port, second)
 	}
 	if got := replay(t, "tcp://"+w.engines[1].pub.(*publisher).back.Addr().String(), 0); len(got) != 3 {
-		t.Errorf("rank 1: %d replies", len(got))
+		t.Errorf("rank 1: got %d replies, want 3", len(got))
 	}
 	cfg.Listen, cfg.Events, cfg.Replay = w.Addr(), strings.TrimPrefix(w.EventsAddr(), "tcp://"), strings.TrimPrefix(w.ReplayAddr(), "tcp://")
 	w.Close()
@@ -300,7 +301,7 @@ func TestRanksAndRestart(t *testing.T) {
 	eventually(t, "subscribed", func() bool { _, heard := w.engines[0].pub.told(); return heard })
 	call(t, w, "POST", "/v1/chat/completions", body, "X-data-parallel-rank", "0")
 	if _, seq, _ := sub.next(); seq != 0 || w.Stats().CachedTokens != 0 {
-		t.Errorf("after a restart: sequence %d, %d tokens cached", seq, w.Stats().CachedTokens)
+		t.Errorf("after a restart: sequence %d, %d tokens cached, want 0, 0", seq, w.Stats().CachedTokens)
 	}
 }
 
@@ -349,7 +350,7 @@ func TestHeartbeatAndBadPeers(t *testing.T) {
 	for buf := make([]byte, 4096); !strings.Contains(got.String(), want); {
 		n, err := c.Read(buf)
 		if err != nil {
-			t.Fatalf("%v after %q", err, got.String())
+			t.Fatalf("%v after %q, want no error", err, got.String())
 		}
 		got.Write(buf[:n])
 	}
@@ -443,7 +444,7 @@ func FuzzReceive(f *testing.F) {
 			}
 			for _, frame := range frames {
 				if len(frame) > maxFrame {
-					t.Fatalf("frame of %d bytes", len(frame))
+					t.Fatalf("frame of %d bytes, want at most %d", len(frame), maxFrame)
 				}
 			}
 		}

@@ -9,7 +9,7 @@ func TestParseGroups(t *testing.T) {
 	groups, err := ParseGroups("full:32,window:16:1024,chunk:16:8192,state:64")
 	want := []Group{{Full, 32, 0}, {Window, 16, 1024}, {Chunk, 16, 8192}, {State, 64, 0}}
 	if err != nil || len(groups) != len(want) {
-		t.Fatal(groups, err)
+		t.Fatalf("got %+v %v, want no error, %d of them", groups, err, len(want))
 	}
 	for i := range want {
 		if groups[i] != want[i] {
@@ -18,7 +18,7 @@ func TestParseGroups(t *testing.T) {
 	}
 	for _, text := range []string{"", "full", "full:16:2", "window:16", "state:0", "full:x", "mamba:16"} {
 		if _, err := ParseGroups(text); err == nil || !strings.Contains(err.Error(), "group") {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got %v, want an error, %q in it", text, err, "group")
 		}
 	}
 }
@@ -50,6 +50,6 @@ func TestJunction(t *testing.T) {
 		c.Release(r)
 	}
 	if c.Free() != 199 || c.Usage() != 0 {
-		t.Errorf("%d free, usage %g", c.Free(), c.Usage())
+		t.Errorf("%d free, usage %g, want 199, 0", c.Free(), c.Usage())
 	}
 }

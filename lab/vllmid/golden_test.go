@@ -97,21 +97,21 @@ func runGolden(t *testing.T, workersFile string, images map[string][]byte, cases
 	golden.JSON(t, &workers, workersFile)
 	for name, w := range workers {
 		if err := w.prepare(); err != nil {
-			t.Fatalf("worker %s: %v", name, err)
+			t.Fatalf("worker %s: got %v, want no error", name, err)
 		}
 	}
 	var total count
 	for _, file := range cases {
 		for _, c := range golden.Lines[goldenCase](t, file) {
 			if err := checkCase(&c, workers[c.Worker], images, &total); err != nil {
-				t.Errorf("%s: %v", c.ID, err)
+				t.Errorf("%s: got %v, want no error", c.ID, err)
 			}
 		}
 	}
 	t.Logf("%d cases: %d blocks and %d image identifiers equal; %d media not recomputed (video)", total.cases, total.blocks,
 		total.images, total.other)
 	if total.blocks == 0 || total.images == 0 {
-		t.Error("nothing was compared")
+		t.Errorf("nothing was compared: got %d, %d, want some, some", total.blocks, total.images)
 	}
 }
 

@@ -64,7 +64,7 @@ func TestBlockVectors(t *testing.T) {
 		}
 	}
 	if got := must(NewBlockHasher(SHA256CBOR, DefaultSeed, false)).Chain(a, 16, nil, Scope{})[0].Uint64(); got != 8866452693264111234 {
-		t.Errorf("number on the wire: %d", got)
+		t.Errorf("number on the wire: got %d, want 8866452693264111234", got)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestRulesOf(t *testing.T) {
 	}
 	for _, bad := range []string{"", "1.0", "0.21.0", "0.34.0", "0.x", "0"} {
 		if _, err := RulesOf(bad); err == nil {
-			t.Errorf("version %q was accepted", bad)
+			t.Errorf("version %q was accepted: got %v, want an error", bad, err)
 		}
 	}
 }
