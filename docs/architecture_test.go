@@ -68,7 +68,7 @@ func TestPackages(t *testing.T) {
 	list := rows(t)
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, module+"/...").Output()
 	if err != nil {
-		t.Fatalf("go list: %v", err)
+		t.Fatalf("go list: got %v, want no error", err)
 	}
 	lived := map[string]bool{}
 	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
@@ -105,7 +105,8 @@ func arrow(t *testing.T, list []*row, from int, pkg, path string) {
 		return
 	}
 	if to < from {
-		t.Errorf("%s imports %s, and %s stands below %s in the table: arrows point downwards", pkg, path, r.name, list[to].name)
+		t.Errorf("%s imports %s, and %s stands below %s in the table: arrows point downwards; got %d, want at least %d",
+			pkg, path, r.name, list[to].name, to, from)
 	}
 	allowed := r.all
 	for _, dir := range r.imports {
@@ -133,7 +134,7 @@ func TestNames(t *testing.T) {
 				continue
 			}
 			if _, err := os.Stat("../" + m[1]); err != nil {
-				t.Errorf("%s names %s, which is not there", page, m[1])
+				t.Errorf("%s names %s, which is not there: got %v, want no error", page, m[1], err)
 			}
 		}
 	}

@@ -74,7 +74,7 @@ func TestBounds(t *testing.T) {
 		}
 		test, words, _ := strings.Cut(b.driven, ": ")
 		if text := source.tests[test]; text == "" || words == "" {
-			t.Errorf("%s: no test %q with words to look for", b.what, b.driven)
+			t.Errorf("%s: no test %q with words to look for; got %q, %q, want some, some", b.what, b.driven, text, words)
 		} else {
 			for word := range strings.SplitSeq(words, ", ") {
 				if !strings.Contains(text, word) {
@@ -103,7 +103,7 @@ func TestBounds(t *testing.T) {
 	}
 	for _, f := range source.fields {
 		if named[f] != 1 {
-			t.Errorf("%s stands in %d rows of the bounds: give it one (docs/bounds_test.go), or a reason why it needs none", f, named[f])
+			t.Errorf("%s stands in %d rows of the bounds: give it one (docs/bounds_test.go), or a reason why it needs none, want 1", f, named[f])
 		}
 		delete(named, f)
 	}

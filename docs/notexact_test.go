@@ -111,7 +111,7 @@ func reasonsInCode(t *testing.T) map[string]string {
 	for _, dir := range []string{"../prompt", "../engine", "../engine/*", "../router"} {
 		files, err := filepath.Glob(dir + "/*.go")
 		if err != nil || len(files) == 0 {
-			t.Fatal(dir, err)
+			t.Fatalf("%q %v: got %d, want no error, some", dir, err, len(files))
 		}
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") {

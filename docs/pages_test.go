@@ -76,7 +76,7 @@ func TestLinks(t *testing.T) {
 	pages := files(t, ".md")
 	follow := func(from, to, fragment string) {
 		if _, err := os.Stat(filepath.Join("..", to)); err != nil {
-			t.Errorf("%s names %s, which is not there", from, to)
+			t.Errorf("%s names %s, which is not there: got %v, want no error", from, to, err)
 		} else if fragment != "" && !anchors(pages[to])[fragment] {
 			t.Errorf("%s names %s#%s: no such heading there", from, to, fragment)
 		}

@@ -53,7 +53,7 @@ func TestMigrating(t *testing.T) {
 		}
 		for _, flag := range strings.Fields(list) {
 			if said[flag] == "" {
-				t.Errorf("%s: nothing is said of %s", example, flag)
+				t.Errorf("%s: nothing is said of %s; got %q, want some", example, flag, said[flag])
 			}
 		}
 		for flag, here := range said {
@@ -108,7 +108,7 @@ func TestUnits(t *testing.T) {
 func TestConfigurations(t *testing.T) {
 	files, err := filepath.Glob("*/sightline.yaml")
 	if err != nil || len(files) < 5 {
-		t.Fatalf("%v: %v", err, files)
+		t.Fatalf("got %v: %v, want no error, at least 5 of them", err, files)
 	}
 	for _, f := range files {
 		if _, err := config.Load(f); err != nil {

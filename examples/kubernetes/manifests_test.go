@@ -50,7 +50,7 @@ func read(t *testing.T) map[string][]object {
 	t.Helper()
 	files, err := filepath.Glob("*/*.yaml")
 	if err != nil || len(files) < 10 {
-		t.Fatalf("%v: %d files", err, len(files))
+		t.Fatalf("%v: %d files, want no error, at least 10", err, len(files))
 	}
 	out := map[string][]object{}
 	for _, file := range files {
@@ -68,7 +68,7 @@ func read(t *testing.T) map[string][]object {
 			}
 			text, err := json.Marshal(doc)
 			if err != nil {
-				t.Fatalf("%s: %v", file, err)
+				t.Fatalf("%s: got %v, want no error", file, err)
 			}
 			out[filepath.Dir(file)] = append(out[filepath.Dir(file)], object{file, gjson.ParseBytes(text)})
 		}
@@ -93,7 +93,7 @@ func TestEveryManifestIsUsed(t *testing.T) {
 		named := []string{"kustomization.yaml"}
 		for _, r := range append(k.Get("resources").Array(), k.Get("configMapGenerator.#.files|@flatten").Array()...) {
 			if _, err := os.Stat(filepath.Join(folder, r.Str)); err != nil {
-				t.Errorf("%s: %v", k.file, err)
+				t.Errorf("%s: got %v, want no error", k.file, err)
 			}
 			named = append(named, r.Str)
 		}
@@ -175,7 +175,7 @@ func TestReferences(t *testing.T) {
 		t.Errorf("listen %s, admin %s do not fit the container's ports", cfg.Listen, cfg.Admin)
 	}
 	if grace := deployment.Get("spec.template.spec.terminationGracePeriodSeconds").Int(); grace < 2*int64(cfg.Drain.Seconds()) {
-		t.Errorf("a pod has %d s to end, its drain alone takes %v", grace, cfg.Drain)
+		t.Errorf("a pod has %d s to end, its drain alone takes %v, want at least %d", grace, cfg.Drain, 2*int64(cfg.Drain.Seconds()))
 	}
 	for _, probe := range []string{"startupProbe", "readinessProbe", "livenessProbe"} {
 		if container.Get(probe+".httpGet.port").Str != "admin" {
@@ -191,11 +191,11 @@ func TestReferences(t *testing.T) {
 	for _, want := range []string{"--model=" + m.Name, fmt.Sprintf("--block-size=%d", m.BlockSize),
 		fmt.Sprintf("--max-model-len=%d", m.MaxModelLen), "tcp://*:5557", "tcp://*:5558"} {
 		if !strings.Contains(flags, want) {
-			t.Errorf("the workers' flags %s lack %s", flags, want)
+			t.Errorf("the workers' flags %s lack %s, want %q in it", flags, want, want)
 		}
 	}
 	if image := vllm.Get("spec.template.spec.containers.0.image").Str; !strings.HasSuffix(image, ":v"+m.EngineVersion) {
-		t.Errorf("the workers run %s, the configuration says %s", image, m.EngineVersion)
+		t.Errorf("the workers run %s, the configuration says %s, want %q last", image, m.EngineVersion, ":v"+m.EngineVersion)
 	}
 
 	// Gateways name Services and ports that there are.
@@ -263,11 +263,11 @@ func TestNATS(t *testing.T) {
 	mount := agent.Get("volumeMounts.0")
 	for _, want := range []string{"--worker=$(POD_NAME)", "--nats=" + cfg.NATS.URL, "--nats-auth=" + mount.Get("mountPath").Str} {
 		if !strings.Contains(flags, want) {
-			t.Errorf("the agent's flags %s lack %s", flags, want)
+			t.Errorf("the agent's flags %s lack %s, want %q in it", flags, want, want)
 		}
 	}
 	if want := fmt.Sprintf("nats://%s:%s", service.Get("metadata.name").Str, service.Get("spec.ports.0.port").Raw); cfg.NATS.URL != want {
-		t.Errorf("nats.url is %s, the Service %s", cfg.NATS.URL, want)
+		t.Errorf("nats.url is %s, the Service %s, want %q", cfg.NATS.URL, want, want)
 	}
 
 	// What the README's commands put into the Secret has every name that is mounted, and the server takes the users.
@@ -288,7 +288,8 @@ func TestNATS(t *testing.T) {
 	}
 	if patch := kustomization.Get("patches.0.patch").Str; !strings.Contains(patch, "key: router.nk") ||
 		!strings.Contains(patch, filepath.Dir(cfg.NATS.Auth)) {
-		t.Errorf("Sightline's key %s is not mounted by %s", cfg.NATS.Auth, patch)
+		t.Errorf("Sightline's key %s is not mounted by %s, want %q in it, %q in it",
+			cfg.NATS.Auth, patch, "key: router.nk", filepath.Dir(cfg.NATS.Auth))
 	}
 	conf, err := os.ReadFile("nats/nats-server.conf")
 	if err != nil {
@@ -316,16 +317,16 @@ func TestEnvoyFilter(t *testing.T) {
 			"LISTENER":     &listenerv3.Listener{},
 			"VIRTUAL_HOST": &routev3.VirtualHost{}, "CLUSTER": &clusterv3.Cluster{}}[p.Get("applyTo").Str]
 		if into == nil {
-			t.Errorf("applyTo %s", p.Get("applyTo").Str)
+			t.Errorf("applyTo %s: got %v, want one", p.Get("applyTo").Str, into)
 			continue
 		}
 		seen[p.Get("applyTo").Str] = true
 		if err := protojson.Unmarshal([]byte(value), into); err != nil {
-			t.Errorf("%s: %v", p.Get("applyTo").Str, err)
+			t.Errorf("%s: got %v, want no error", p.Get("applyTo").Str, err)
 		}
 	}
 	if len(seen) != 5 {
-		t.Errorf("patches of %v", slices.Sorted(maps.Keys(seen)))
+		t.Errorf("patches of %v: got %d, want 5", slices.Sorted(maps.Keys(seen)), len(seen))
 	}
 }
 
@@ -455,7 +456,7 @@ func TestChartSchema(t *testing.T) {
 	head, rest, a := strings.Cut(string(text), from)
 	got, tail, b := strings.Cut(rest, to)
 	if !a || !b {
-		t.Fatalf("%s has no part between %s and %s", file, from, to)
+		t.Fatalf("%s has no part between %s and %s: got %v, %v, want true, true", file, from, to, a, b)
 	}
 	if *update {
 		if err := os.WriteFile(file, []byte(head+from+"\n"+strings.TrimSuffix(want.String(), "\n")+to+tail), 0o644); err != nil {
