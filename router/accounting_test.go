@@ -21,7 +21,7 @@ func (w *world) accountOf(t *testing.T, d Decision, tokens, cached int) *account
 	r, _ := w.Decision(d.ID)
 	a := r.Account
 	if a == nil {
-		t.Fatalf("%+v has no account", d)
+		t.Fatalf("%+v has no account: got %+v, want one", d, a)
 	}
 	at := a.Cached
 	for _, s := range a.Spans {
@@ -65,7 +65,7 @@ func (w *world) removes(t *testing.T, worker, from int) {
 	t.Helper()
 	list, err := w.index.Blocks(w.slots[worker].ID)
 	if err != nil || len(list) <= from {
-		t.Fatalf("%d blocks, %v", len(list), err)
+		t.Fatalf("%d blocks, %v, want no error, more than %d", len(list), err, from)
 	}
 	var gone []uint64
 	for _, b := range list[from:] {

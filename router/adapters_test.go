@@ -22,7 +22,7 @@ func TestAdaptersStay(t *testing.T) {
 	a := at("a")
 	b := at("b")
 	if a == b {
-		t.Fatalf("both at %s, where one has room", a)
+		t.Fatalf("both at %s, where one has room, want other than %q", a, b)
 	}
 	for range 5 {
 		if at("a") != a || at("b") != b {
@@ -57,7 +57,7 @@ func TestAdaptersAreListed(t *testing.T) {
 		return d
 	}
 	if d := ask(); d.Why != "model unknown" {
-		t.Fatalf("%+v", d)
+		t.Fatalf("got %+v, want Why %q", d, "model unknown")
 	}
 	list := func(i int, names ...string) {
 		listed := map[string]string{}
@@ -79,11 +79,11 @@ func TestAdaptersAreListed(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	if d := w.decide(chatBody("any:v", `"short"`)); d.Why != "model unknown" {
-		t.Fatalf("%+v", d)
+		t.Fatalf("got %+v, want Why %q", d, "model unknown")
 	}
 	list(1)
 	if d := ask(); d.Why != "model unknown" {
-		t.Fatalf("%+v", d)
+		t.Fatalf("got %+v, want Why %q", d, "model unknown")
 	}
 	w.slots[2].Worker.SetLoadedAdapters([]string{"x"}, 3)
 	for name, want := range map[string]int{"x": 0, "y": 2500} {

@@ -239,7 +239,7 @@ func TestRuleStepsAside(t *testing.T) {
 			first := asked(photograph(1, "What is this?"))
 			d, _ := r.send(first)
 			if d.Why == "" || d.CachedTokens > 0 {
-				t.Fatalf("%+v", d)
+				t.Fatalf("got %+v, want Why some, CachedTokens 0", d)
 			}
 			r.eventually("the rule steps aside", func() bool { return r.aside() == c.rule })
 			if s := r.au.Aside()[0]; s.First.ID != d.ID || s.First.Position == 0 || s.Text() == "" || !s.All || len(s.Workers) != 1 {
@@ -274,7 +274,7 @@ func TestRuleStepsAside(t *testing.T) {
 			}
 			r.Serve(r.opt.Models, 0, time.Millisecond)
 			if r.aside() != "" {
-				t.Errorf("after a reload the rules aside are %s", r.aside())
+				t.Errorf("after a reload the rules aside are %s, want %q", r.aside(), "")
 			}
 		})
 	}
@@ -302,14 +302,14 @@ func TestRuleOfOneWorker(t *testing.T) {
 	r.eventually("the rule steps aside", func() bool { return r.aside() == "text" })
 	r.settled()
 	if d, cached := r.send(plain(2)); d.Reason != Learned || cached != d.CachedTokens {
-		t.Errorf("at w0: %+v, %d tokens found", d, cached)
+		t.Errorf("at w0: got %+v, %d tokens found, want Reason %q, %d", d, cached, Learned, d.CachedTokens)
 	}
 	r.only = "w1"
 	if d, cached := r.send(plain(1)); d.Reason != Exact || d.Why != "" || cached == 0 || cached != d.CachedTokens {
-		t.Errorf("at w1: %+v, %d tokens found", d, cached)
+		t.Errorf("at w1: got %+v, %d tokens found, want Reason %q, Why %q, some, %d", d, cached, Exact, "", d.CachedTokens)
 	}
 	if d, _ := r.send(plain(6)); d.Why != "no block held" {
-		t.Errorf("at w1: %+v", d)
+		t.Errorf("at w1: got %+v, want Why %q", d, "no block held")
 	}
 	if len(r.wrong) > 0 {
 		t.Errorf("called exact and wrong:\n%s", strings.Join(r.wrong, "\n"))
@@ -323,12 +323,12 @@ func TestRuleOfOneWorker(t *testing.T) {
 		}
 		r.settled()
 		if seed > 200 {
-			t.Fatalf("%+v", r.au.Aside())
+			t.Fatalf("%+v: got %d, want at most 200", r.au.Aside(), seed)
 		}
 	}
 	r.send(plain(300))
 	time.Sleep(100 * time.Millisecond)
 	if d, cached := r.send(plain(300)); d.Reason != Exact || d.Why != "" || cached != d.CachedTokens {
-		t.Errorf("back in use: %+v, %d tokens found", d, cached)
+		t.Errorf("back in use: got %+v, %d tokens found, want Reason %q, Why %q, %d", d, cached, Exact, "", d.CachedTokens)
 	}
 }

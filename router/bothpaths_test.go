@@ -290,7 +290,7 @@ func TestBothPathsAskTheIndex(t *testing.T) {
 			id := w.slots[0].ID
 			list, err := w.index.Blocks(id)
 			if err != nil || len(list) < 8 {
-				t.Fatal(len(list), err)
+				t.Fatalf("got %d %v, want no error, at least 8", len(list), err)
 			}
 			e := kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: spec}
 			for _, b := range list[:last] {

@@ -199,10 +199,10 @@ func TestMemoryOfLongTexts(t *testing.T) {
 			kept := int64(heap()) - int64(idle)
 			t.Logf("%.1f bytes a byte, %d KiB kept", float64(after.TotalAlloc-before.TotalAlloc)/size, kept>>10)
 			if took := after.TotalAlloc - before.TotalAlloc; took > 8*size {
-				t.Errorf("%d MiB taken for %d of text", took>>20, size>>20)
+				t.Errorf("%d MiB taken for %d of text: got %d, want at most %d", took>>20, size>>20, took, 8*size)
 			}
 			if kept > 64<<20 {
-				t.Errorf("%d MiB kept", kept>>20)
+				t.Errorf("%d MiB kept: got %d, want at most %d", kept>>20, kept, 64<<20)
 			}
 		})
 	}

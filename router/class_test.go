@@ -123,7 +123,7 @@ func TestClassesAreRankedTogether(t *testing.T) {
 				size = 32
 			}
 			if d.MatchedBlocks != want/size {
-				t.Errorf("%s on %q: %d blocks of %d tokens for %d", c.name, best, d.MatchedBlocks, size, want)
+				t.Errorf("%s on %q: got %d blocks of %d tokens for %d, want %d", c.name, best, d.MatchedBlocks, size, want, want/size)
 			}
 			w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: want, PromptTokens: d.PromptTokens})
 		}
@@ -144,7 +144,7 @@ func TestClassPredictions(t *testing.T) {
 		seen[first.Targets[0].Worker] = true
 	}
 	if len(seen) != 2 {
-		t.Errorf("only %v took new work", seen)
+		t.Errorf("only %v took new work, want 2 of them", seen)
 	}
 	// Envoy took it elsewhere: nothing is predicted under another class's keys.
 	body := chatBody("m", fmt.Sprintf("%q", text(200, 99)))
@@ -155,7 +155,7 @@ func TestClassPredictions(t *testing.T) {
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: other.Worker.Addr})
 	if again := w.decide(body); again.Reason != Load {
-		t.Errorf("moved to another class: %+v", again)
+		t.Errorf("moved to another class: got %+v, want Reason %q", again, Load)
 	}
 }
 
@@ -197,12 +197,12 @@ func TestOneClassRefuses(t *testing.T) {
 	for range 3 {
 		d := w.decide(body)
 		if len(d.Targets) != 1 || d.Targets[0].Worker != "w-old" || d.PromptTokens == 0 {
-			t.Fatalf("%+v", d)
+			t.Fatalf("%+v: got %d, want 1, Targets[0].Worker %q, PromptTokens some", d, len(d.Targets), "w-old")
 		}
 	}
 	both := w.decide(chatBody("m", "[3]")) // every engine refuses it
 	if both.Why != "the engine will answer with an error" || len(both.Targets) != 2 {
-		t.Errorf("%+v", both)
+		t.Errorf("%+v: got %d, want Why %q, 2", both, len(both.Targets), "the engine will answer with an error")
 	}
 }
 
@@ -223,11 +223,12 @@ func TestEditsAreForAllTargets(t *testing.T) {
 		w.stores(c.class, body, 1<<20)
 		if d := w.decide(body); d.Reason != Exact || d.Targets[0].Worker != "w-"+c.class || len(d.Targets) != c.targets ||
 			len(d.Edits) != c.edits {
-			t.Errorf("held by %q: %+v", c.class, d)
+			t.Errorf("held by %q: %+v; got %d, %d, want Reason %q, Targets[0].Worker %q, %d, %d",
+				c.class, d, len(d.Targets), len(d.Edits), Exact, "w-"+c.class, c.targets, c.edits)
 		}
 	}
 	if d := w.decide(chatBody("m", `"no image"`)); len(d.Targets) != 3 {
-		t.Errorf("nothing to change: %+v", d)
+		t.Errorf("nothing to change: %+v; got %d, want 3", d, len(d.Targets))
 	}
 }
 
@@ -253,7 +254,7 @@ func TestClassesShareHashes(t *testing.T) {
 	for i := range r.byEngine {
 		r.byEngine[i].read(t.Context(), m.prompts[i].Model(), "/v1/chat/completions", "", &r.req)
 		if r.byEngine[i].err != nil {
-			t.Fatal(r.byEngine[i].err)
+			t.Fatalf("got %v, want no error", r.byEngine[i].err)
 		}
 	}
 	for i, c := range m.classes {
@@ -327,7 +328,8 @@ func TestClassesReadOneRequest(t *testing.T) {
 	all.Wait()
 	for i, q := range list {
 		if d := ask(fmt.Sprint("again", i), q); d.Reason != Predicted || d.CachedTokens < d.PromptTokens-16 {
-			t.Errorf("%s once more: %d of %d tokens, by %s", q.path, d.CachedTokens, d.PromptTokens, d.Reason)
+			t.Errorf("%s once more: got %d of %d tokens, by %s, want %q, at least %d",
+				q.path, d.CachedTokens, d.PromptTokens, d.Reason, Predicted, d.PromptTokens-16)
 		}
 	}
 }

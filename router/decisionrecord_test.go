@@ -33,7 +33,7 @@ func TestDecisionLog(t *testing.T) {
 	}
 	first := ask("first", body("first"))
 	if first.CachedTokens < 1024 {
-		t.Fatalf("%+v", first)
+		t.Fatalf("got %+v, want CachedTokens at least 1024", first)
 	}
 	w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Work: fleet.Work{Tokens: 1 << 20}})
 	ask("second", body("second"))
@@ -65,7 +65,7 @@ func TestDecisionLog(t *testing.T) {
 	for one := range bytes.Lines(b) {
 		var l decisionlog.Line
 		if err := json.Unmarshal(one, &l); err != nil {
-			t.Fatalf("%s: %v", one, err)
+			t.Fatalf("%s: got %v, want no error", one, err)
 		}
 		got[l.ID] = l
 		order = append(order, fmt.Sprint(l.ID, " ", l.Outcome))
@@ -94,13 +94,13 @@ func TestDecisionLog(t *testing.T) {
 		t.Errorf("%v, %v: want equal numbers for the front alone", a.HashIDs, c.HashIDs)
 	}
 	if a.Session == "" || a.Session != c.Session {
-		t.Errorf("sessions %q, %q", a.Session, c.Session)
+		t.Errorf("sessions %q, %q, want some, %q", a.Session, c.Session, c.Session)
 	}
 	if p := got["image"]; len(p.Images) != 1 || p.Images[0].ID == 0 || p.Images[0].Tokens < 100 || p.Images[0].Offset == 0 ||
 		p.End < 30_000 {
 		t.Errorf("%+v", p)
 	}
 	if r := got["refused"]; r.Status != 400 || r.Worker != "" || len(r.HashIDs) != 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("%+v: got %d, want Status 400, Worker %q, 0", r, len(r.HashIDs), "")
 	}
 }

@@ -40,7 +40,7 @@ func TestPrefillIsPickedByItsCache(t *testing.T) {
 	for range 8 {
 		d := w.decide(body)
 		if d.Reason != Exact || len(d.Targets) != 2 || d.Targets[0].Worker != "dynamo-2" || d.CachedTokens == 0 {
-			t.Fatalf("%+v", d)
+			t.Fatalf("%+v: got %d, want Reason %q, 2, Targets[0].Worker %q, CachedTokens some", d, len(d.Targets), Exact, "dynamo-2")
 		}
 		for _, at := range d.Targets {
 			if at.Prefill != "2" || at.PrefillRank != -1 || at.Instance != d.Targets[0].Instance || at.Rank != -1 {
@@ -55,10 +55,10 @@ func TestPrefillIsPickedByItsCache(t *testing.T) {
 		t.Errorf("decoded by %v, want the one of 3 and 4 that has fetched it", decode)
 	}
 	if d := w.decide(`{"model":"m"}`); len(d.Targets) == 0 || d.Targets[0].Prefill == "" || d.Targets[0].Instance == "" {
-		t.Errorf("by load: %+v", d)
+		t.Errorf("by load: %+v; got %d, want some, Targets[0].Prefill some, Targets[0].Instance some", d, len(d.Targets))
 	}
 	if d := w.decide(body); d.Reason != Exact {
-		t.Errorf("after the decode worker's report: %+v", d)
+		t.Errorf("after the decode worker's report: got %+v, want Reason %q", d, Exact)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestPairsAreRemembered(t *testing.T) {
 	}
 	long := text(4000, 7)
 	if _, first := ask("m", long); first.Prefill == "" {
-		t.Fatalf("%+v", first)
+		t.Fatalf("got %+v, want Prefill some", first)
 	} else if again, at := ask("m", long); again != "" || at.Addr != first.Addr {
 		t.Errorf("first %+v, then %+v", first, at)
 	}
@@ -227,13 +227,13 @@ func TestPairsAreRemembered(t *testing.T) {
 	}
 	for i := range 6 {
 		if prefill, at := ask("a", text(4000, uint64(101+i))); at.Addr != first.Addr || prefill == "" {
-			t.Errorf("an adapter: %+v, before %+v", at, first)
+			t.Errorf("an adapter: %+v, before %+v; got %q, want Addr %q, some", at, first, prefill, first.Addr)
 		}
 	}
 	w.slots[0].SetReport(fleet.LoadReport{Running: 1, Waiting: 4, ValidFor: time.Minute}, w.now)
 	for i := range 6 {
 		if at, _ := ask("m", text(4000, uint64(200+i))); at != "10.0.0.2:8000" {
-			t.Errorf("prefilled at %s, where others wait", at)
+			t.Errorf("prefilled at %s, where others wait, want %q", at, "10.0.0.2:8000")
 		}
 	}
 }
@@ -285,7 +285,7 @@ func TestPairIsRetried(t *testing.T) {
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[1].Addr, Code: 200, CachedTokens: -1})
 	if n := w.inflight(); n != 2 {
-		t.Errorf("%d in flight at the end", n)
+		t.Errorf("%d in flight at the end, want 2", n)
 	}
 }
 
@@ -325,16 +325,16 @@ func TestEncoderByName(t *testing.T) {
 			}
 		}
 		if n := counts["10.0.0.3:8000"] / (router + 1); moved != n {
-			t.Errorf("%d images moved, %d were at the lost one", moved, n)
+			t.Errorf("%d images moved, %d were at the lost one, want %d", moved, n, n)
 		}
 		once, twice := several(w, 2000, 2001), several(w, 2000, 2002, 2000)
 		if !slices.Equal(twice, once[:1]) {
-			t.Errorf("images of which one is there twice: at %q, the first one before at %q", twice, once)
+			t.Errorf("images of which one is there twice: at %q, the first one before at %q, want %q", twice, once, once[:1])
 		}
 	}
 	for addr, n := range counts {
 		if len(counts) != 4 || n < images/4 {
-			t.Errorf("%s: %d of %d images", addr, n, 2*images)
+			t.Errorf("%s: %d of %d images; got %d, want 4, at least %d", addr, n, 2*images, len(counts), images/4)
 		}
 	}
 }
@@ -362,7 +362,7 @@ func TestSource(t *testing.T) {
 		}
 		w.slots[1].Worker.Revision = "new"
 		if d := w.decide(body); d.Source != "" {
-			t.Errorf("blocks of another revision are fetched from %s", d.Source)
+			t.Errorf("blocks of another revision are fetched from %s, want %q", d.Source, "")
 		}
 		w = newWorld(t, 2) // if the holder has a longer queue, the other worker is chosen, since it can fetch
 		models = w.opt.Models
@@ -377,7 +377,7 @@ func TestSource(t *testing.T) {
 		w.slots[0].EventAge = func(time.Time) time.Duration { return time.Minute }
 		w.load(0, 900)
 		if d := w.decide(body); d.Targets[0].Worker != "w1" || d.Source != "" {
-			t.Errorf("%s from %q, whose events have not come for long", d.Targets[0].Worker, d.Source)
+			t.Errorf("%s from %q, whose events have not come for long, want %q, %q", d.Targets[0].Worker, d.Source, "w1", "")
 		}
 	}
 }

@@ -20,7 +20,7 @@ func edited(t *testing.T, body string, edits []Edit) (out []byte) {
 	at := 0
 	for _, e := range edits {
 		if e.From < at {
-			t.Fatalf("edits overlap: %+v", edits)
+			t.Fatalf("edits overlap: %+v; got %d, want at least %d", edits, e.From, at)
 		}
 		out = append(append(out, body[at:e.From]...), e.Text...)
 		at = e.To
@@ -96,7 +96,8 @@ func TestRankInBody(t *testing.T) {
 		var sent map[string]any
 		if err := json.Unmarshal(got, &sent); err != nil || sent["routed_dp_rank"] != 1.0 ||
 			bytes.Count(got, []byte("routed_dp_rank")) != 1 || sent["model"] != "m" {
-			t.Errorf("%s: %s (%v)", name, got, err)
+			t.Errorf("%s: %s (%v); got %v, %d, %v, want no error, 1.0, 1, %q",
+				name, got, err, sent["routed_dp_rank"], bytes.Count(got, []byte("routed_dp_rank")), sent["model"], "m")
 		}
 		for _, x := range d.Targets {
 			if x.Addr == workers[1].Addr {
@@ -110,7 +111,7 @@ func TestRankInBody(t *testing.T) {
 	r, _, _ := onSGLang(t, 0, 0)
 	if d := r.Decide(t.Context(), &Request{ID: "b", Path: "/v1/chat/completions",
 		Body: [][]byte{[]byte(`{"model":"m","messages":[{"role":"user","content":"x"}]}`)}}); len(d.Edits) != 0 || len(d.Targets) != 2 {
-		t.Errorf("workers without ranks: %+v", d)
+		t.Errorf("workers without ranks: %+v; got %d, %d, want 0, 2", d, len(d.Edits), len(d.Targets))
 	}
 }
 
@@ -128,11 +129,11 @@ func TestSGLangReports(t *testing.T) {
 	}
 	for _, id := range []string{"a", "b"} {
 		if d := ask(id, 0); d.Reason != Exact || d.CachedTokens != d.PromptTokens-1 {
-			t.Fatalf("%s: %d of %d tokens, %s", id, d.CachedTokens, d.PromptTokens, d.Reason)
+			t.Fatalf("%s: got %d of %d tokens, %s, want %q, %d", id, d.CachedTokens, d.PromptTokens, d.Reason, Exact, d.PromptTokens-1)
 		}
 	}
 	ask("c", 5)
 	if held := ix.HeldBlocks(workers[0].Slots[0].ID); held != 5 {
-		t.Errorf("%d tokens held after a report of 5", held)
+		t.Errorf("%d tokens held after a report of 5, want 5", held)
 	}
 }

@@ -27,7 +27,7 @@ func TestConsider(t *testing.T) {
 		t.Errorf("something came of asking: %d open, %d decisions\n%v\n%v", w.opt.Ledger.Open(), len(w.Recent(9)), before, after)
 	}
 	if again, _ := w.Consider(t.Context(), ask, 64); again.CachedTokens != d.CachedTokens || again.Reason != Exact {
-		t.Errorf("asked again: %+v, before %+v", again, d)
+		t.Errorf("asked again: got %+v, before %+v, want CachedTokens %d, Reason %q", again, d, d.CachedTokens, Exact)
 	}
 	got := w.decide(body)
 	if got.Targets[0] != d.Targets[0] || got.CachedTokens != d.CachedTokens || got.HeldTokens != d.HeldTokens || got.Reason != d.Reason {
@@ -45,7 +45,7 @@ func TestConsider(t *testing.T) {
 		t.Errorf("the worker that fails: %+v", c)
 	}
 	if _, few := w.Consider(t.Context(), ask, 2); len(few.Ranked) != 2 || few.Considered != 4 {
-		t.Errorf("of at most 2: %+v", few.Ranked)
+		t.Errorf("of at most 2: %+v; got %d, want 2 of them, 4", few.Ranked, few.Considered)
 	}
 
 	// A past decision keeps its best candidates, and what the audit found; a list of decisions does not.
@@ -69,11 +69,11 @@ func TestConsiderWithoutPrompt(t *testing.T) {
 	w := newWorld(t, 2)
 	if d, told := w.Consider(t.Context(), &Request{ID: "a", Body: [][]byte{[]byte(chatBody("other", `"x"`))}},
 		64); d.Why != "model unknown" || told.Asked != "other" || len(told.Ranked) != 2 {
-		t.Errorf("model unknown: %+v %+v", d, told)
+		t.Errorf("model unknown: %+v %+v; got %d, want Why %q, Asked %q, 2", d, told, len(told.Ranked), "model unknown", "other")
 	}
 	if d, told := w.Consider(t.Context(), &Request{ID: "a", Body: [][]byte{[]byte(`{"model":`)}}, 64); d.Refuse == nil ||
 		len(told.Ranked) != 0 {
-		t.Errorf("no JSON: %+v %+v", d, told)
+		t.Errorf("no JSON: %+v %+v; got %d, want Refuse one, 0", d, told, len(told.Ranked))
 	}
 	for range 3 {
 		w.slots[1].Worker.RecordFailure("503", w.now)
@@ -82,10 +82,10 @@ func TestConsiderWithoutPrompt(t *testing.T) {
 	body := chatBody("m", `"Hello"`)
 	d, told := w.Consider(t.Context(), &Request{ID: "b", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 64)
 	if d.Targets[0].Worker != "w0" || len(told.Ranked) != 2 || told.Ranked[1].Out != isOut {
-		t.Errorf("one is out: %+v %+v", d, told)
+		t.Errorf("one is out: %+v %+v; got %d, want Targets[0].Worker %q, 2, Ranked[1].Out %q", d, told, len(told.Ranked), "w0", isOut)
 	}
 	if got := w.decide(body); got.Targets[0].Worker != "w1" {
-		t.Errorf("the trial: %+v", got)
+		t.Errorf("the trial: got %+v, want Targets[0].Worker %q", got, "w1")
 	}
 }
 
@@ -110,7 +110,7 @@ func TestConsiderDecidesAlike(t *testing.T) {
 			a, b := reflect.ValueOf(would).Field(f), reflect.ValueOf(got).Field(f)
 			sa, sb := fmt.Sprintf("%+v", a), fmt.Sprintf("%+v", b)
 			if sa != sb {
-				t.Errorf("request %d: %s would be %s, and is %s", i, reflect.TypeFor[Decision]().Field(f).Name, sa, sb)
+				t.Errorf("request %d: %s would be %s, and is %s, want %q", i, reflect.TypeFor[Decision]().Field(f).Name, sa, sb, sb)
 			}
 		}
 		if len(got.Targets) > 0 { // so that the next ones are as idle
@@ -135,7 +135,8 @@ func TestConsiderEncodesAlike(t *testing.T) {
 	again, _ := w.Consider(t.Context(), ask, 64)
 	got := w.Decide(t.Context(), ask)
 	if would.Encoder != got.Encoder || again.Encoder != got.Encoder || len(strings.Split(got.Encoder, ",")) != 8 {
-		t.Errorf("would be encoded by %q, again %q, and is by %q", would.Encoder, again.Encoder, got.Encoder)
+		t.Errorf("would be encoded by %q, again %q, and is by %q: got %d, want %q, %q, 8",
+			would.Encoder, again.Encoder, got.Encoder, len(strings.Split(got.Encoder, ",")), got.Encoder, got.Encoder)
 	}
 }
 
@@ -186,10 +187,10 @@ func TestConsiderRemembersNothing(t *testing.T) {
 		w.Consider(t.Context(), ask, 1)
 	}
 	if n := w.learning.sent.Size(); n != 0 {
-		t.Errorf("dry runs predict %d steps", n)
+		t.Errorf("dry runs predict %d steps, want 0", n)
 	}
 	w.decide(body)
 	if w.learning.sent.Size() == 0 {
-		t.Error("the first request after 2,000 dry runs is not remembered")
+		t.Errorf("the first request after 2,000 dry runs is not remembered: got %d, want some", w.learning.sent.Size())
 	}
 }

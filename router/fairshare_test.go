@@ -76,16 +76,16 @@ func TestFewPlacesAreShared(t *testing.T) {
 	fill("a", 0, 3)
 	a, b := w.slots[0].Load(w.now).Inflight, w.slots[1].Load(w.now).Inflight
 	if a+b != 18 || a > 8 {
-		t.Errorf("%d and %d in flight", a, b)
+		t.Errorf("%d and %d in flight: got %d, want 18, at most 8", a, b, a+b)
 	}
 	if _, status := ask("b", 0); status != http.StatusOK {
-		t.Errorf("who has nothing: %d", status)
+		t.Errorf("who has nothing: got %d, want %d", status, http.StatusOK)
 	}
 	if _, status := ask("a", 0); status != http.StatusTooManyRequests {
-		t.Errorf("who has most: %d", status)
+		t.Errorf("who has most: got %d, want %d", status, http.StatusTooManyRequests)
 	}
 	if _, status := ask("b", 0); status != http.StatusOK {
-		t.Errorf("who has one of nineteen: %d", status)
+		t.Errorf("who has one of nineteen: got %d, want %d", status, http.StatusOK)
 	}
 	fill("c", 1, 0)
 	for i := range 2 { // of tenant a
@@ -98,12 +98,12 @@ func TestFewPlacesAreShared(t *testing.T) {
 		t.Errorf("shed %q, want %q", got, want)
 	}
 	if own, tenants, all := w.opt.Ledger.InFlightOf("m", "a"); own != 18 || tenants != 2 || all != 20 {
-		t.Errorf("%d of %d of %d tenants", own, all, tenants)
+		t.Errorf("%d of %d of %d tenants, want 18, 2, 20", own, all, tenants)
 	}
 	for i := range n {
 		w.opt.Ledger.End(fmt.Sprint("r", i+1), 0)
 	}
 	if own, tenants, all := w.opt.Ledger.InFlightOf("m", "a"); own != 0 || tenants != 1 || all != 0 {
-		t.Errorf("at the end %d of %d of %d tenants", own, all, tenants)
+		t.Errorf("at the end %d of %d of %d tenants, want 0, 1, 0", own, all, tenants)
 	}
 }

@@ -55,7 +55,7 @@ func TestFrontsCountARequestOnce(t *testing.T) {
 		}
 	}
 	if w.fronts.of.Len() == 0 {
-		t.Error("no beginning is counted")
+		t.Errorf("no beginning is counted: got %d, want some", w.fronts.of.Len())
 	}
 }
 

@@ -74,14 +74,14 @@ func (w goldenWorker) server(t *testing.T, now float64) (s engine.Server, adapte
 		case key == "mm_processor_cache_gb":
 			gb, err := strconv.ParseFloat(value, 64)
 			if err != nil {
-				t.Fatalf("%s: %v", key, err)
+				t.Fatalf("%s: got %v, want no error", key, err)
 			}
 			s.MMProcessorCacheGB = gb
 		case switches[key] != nil:
 			*switches[key] = true
 		case take[key] && strings.HasPrefix(w.Flags[i], "--"):
 			if err := yaml.Unmarshal([]byte(key+": "+value), &s); err != nil {
-				t.Fatalf("%s: %v", key, err)
+				t.Fatalf("%s: got %v, want no error", key, err)
 			}
 		}
 	}
@@ -512,7 +512,7 @@ func TestVLLMRequests(t *testing.T) {
 			equal, total, learned := g.open(t, w, shippedModel, cases).cases(cases, served)
 			t.Logf("vllm %s: %d of %d equal, %d more are learned", w, equal, total, learned)
 			if total < 8 {
-				t.Errorf("only %d cases ran", total)
+				t.Errorf("only %d cases ran, want at least 8", total)
 			}
 		})
 	}
@@ -591,7 +591,7 @@ func TestConformanceVLLM(t *testing.T) {
 	dirs := assemble(t, root, models)
 	files, err := filepath.Glob(filepath.Join(root, "cases", "*.jsonl"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no cases below %s (%v)", root, err)
+		t.Fatalf("no cases below %s (%v): got %d, want no error, some", root, err, len(files))
 	}
 	sort.Strings(files)
 	equal, total, learned := 0, 0, 0

@@ -22,7 +22,7 @@ func TestHybridWorker(t *testing.T) {
 	for i, s := range w.slots {
 		list, err := w.index.Blocks(s.ID)
 		if err != nil || len(list) < 8 {
-			t.Fatalf("%d blocks, %v", len(list), err)
+			t.Fatalf("%d blocks, %v, want no error, at least 8", len(list), err)
 		}
 		e := kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 33, BlockSize: 16}}
 		if i == 1 {
@@ -36,7 +36,7 @@ func TestHybridWorker(t *testing.T) {
 		held := w.index.HeldBlocks(w.slots[1].ID)
 		d := w.decide(body)
 		if d.Reason != Exact || d.Targets[0].Worker != "w1" || d.CachedTokens != 16*(held-1) || d.UpperBound {
-			t.Fatalf("%+v", d)
+			t.Fatalf("got %+v, want Reason %q, Targets[0].Worker %q, CachedTokens %d, UpperBound false", d, Exact, "w1", 16*(held-1))
 		}
 		_, list := w.Consider(t.Context(), &Request{ID: "q", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 2)
 		if len(list.Ranked) != 2 || list.Ranked[0].Predicted+list.Ranked[1].Predicted != d.CachedTokens {
@@ -44,7 +44,7 @@ func TestHybridWorker(t *testing.T) {
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens})
 		if got := w.index.HeldBlocks(w.slots[1].ID); got != held {
-			t.Errorf("%d blocks of %d", got, held)
+			t.Errorf("%d blocks of %d, want %d", got, held, held)
 		}
 	}
 }
@@ -135,14 +135,14 @@ func TestJunction(t *testing.T) {
 	}
 	for range 8 {
 		if got := chosen(); got != "w2" {
-			t.Fatalf("%s was chosen", got)
+			t.Fatalf("%s was chosen, want %q", got, "w2")
 		}
 		w.now = w.now.Add(time.Minute)
 	}
 	w.stores(1, body)
 	w.now = w.now.Add(time.Minute)
 	if got := chosen(); got != "w1" {
-		t.Errorf("%s was chosen, where w1 can resume", got)
+		t.Errorf("%s was chosen, where w1 can resume, want %q", got, "w1")
 	}
 }
 
@@ -181,7 +181,7 @@ func TestFormsOfBlocks(t *testing.T) {
 			by[at] = c.Predicted
 		}
 		if d.PromptTokens < 400 || len(list.Ranked) != 4 {
-			t.Fatalf("%+v", d)
+			t.Fatalf("%+v: got %d, want PromptTokens at least 400, 4", d, len(list.Ranked))
 		}
 		return by
 	}

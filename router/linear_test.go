@@ -49,7 +49,7 @@ func servers(t *testing.T) map[string]*engine.LiveModel {
 		t.Cleanup(media.Close)
 		out[kind.name], err = engine.LoadLive("m", kind.dir, s, media)
 		if err != nil {
-			t.Fatal(kind.name, err)
+			t.Fatalf("%q: got %v, want no error", kind.name, err)
 		}
 	}
 	return out

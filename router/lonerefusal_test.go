@@ -44,7 +44,7 @@ func TestOneWorkerRefuses(t *testing.T) {
 				}
 			}
 			if refused > 5 {
-				t.Errorf("%d of 40 requests went to the worker that refuses them", refused)
+				t.Errorf("%d of 40 requests went to the worker that refuses them, want at most 5", refused)
 			}
 			for i := range 40 { // other prompts, of the same client
 				w.answered(good, chatBody("m", fmt.Sprintf("%q", text(300, uint64(i)))), refusing)
@@ -53,7 +53,8 @@ func TestOneWorkerRefuses(t *testing.T) {
 				why := slot.Worker.OutReason(w.opt.Now()).String()
 				if out := slot.Worker.Name == first; out != strings.Contains(why,
 					fmt.Sprintf("status %d to clients whom another worker answers", code)) {
-					t.Errorf("%s: %q", slot.Worker.Name, why)
+					t.Errorf("%s: %q; got %v, want %v",
+						slot.Worker.Name, why, out, strings.Contains(why, fmt.Sprintf("status %d to clients whom another worker answers", code)))
 				}
 			}
 		})
@@ -65,13 +66,13 @@ func TestOneWorkerRefuses(t *testing.T) {
 	}
 	for _, slot := range w.slots {
 		if why := slot.Worker.OutReason(w.opt.Now()).String(); why != "" {
-			t.Errorf("%s: %q, though only one client is refused, by all workers", slot.Worker.Name, why)
+			t.Errorf("%s: got %q, though only one client is refused, by all workers, want %q", slot.Worker.Name, why, "")
 		}
 	}
 	for c := range fair.Client(2 * maxServedClients) {
 		w.follower.lastServed.Add(clientOf{c, "m"}, w.slots[0].Worker)
 	}
 	if n := w.follower.lastServed.Len(); n > maxServedClients {
-		t.Errorf("%d clients remembered", n)
+		t.Errorf("%d clients remembered, want at most %d", n, maxServedClients)
 	}
 }

@@ -40,7 +40,7 @@ func TestDoubtedWorkerIsAskedAnew(t *testing.T) {
 			w.stores(worker, body)
 			d := w.decide(body)
 			if d.Reason != Exact || d.Targets[0].Worker != fmt.Sprint("w", worker) {
-				t.Fatalf("%+v", d)
+				t.Fatalf("got %+v, want Reason %q, Targets[0].Worker %q", d, Exact, fmt.Sprint("w", worker))
 			}
 			w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0})
 			w.now = w.now.Add(apart)
@@ -49,7 +49,7 @@ func TestDoubtedWorkerIsAskedAnew(t *testing.T) {
 	less(0, 2, time.Second)
 	less(1, 2, time.Second)
 	if len(asked) > 0 {
-		t.Errorf("%v asked after two answers each", asked)
+		t.Errorf("%v asked after two answers each, want 0 of them", asked)
 	}
 	less(1, 1, time.Second)
 	if fmt.Sprint(asked) != "[w1]" {
@@ -57,12 +57,12 @@ func TestDoubtedWorkerIsAskedAnew(t *testing.T) {
 	}
 	less(1, 9, time.Second)
 	if len(asked) != 1 {
-		t.Errorf("%v asked: the second time within ten minutes", asked)
+		t.Errorf("%v asked: the second time within ten minutes, want 1 of them", asked)
 	}
 	w.now = w.now.Add(resyncRest)
 	less(0, 6, 31*time.Second)
 	if len(asked) != 1 {
-		t.Errorf("%v asked: three answers within a minute never came", asked)
+		t.Errorf("%v asked: three answers within a minute never came, want 1 of them", asked)
 	}
 	less(1, 3, time.Second)
 	if fmt.Sprint(asked) != "[w1 w1]" {
@@ -79,14 +79,14 @@ func TestPartialWorkerIsALowerBound(t *testing.T) {
 	w.index.Mark(w.slots[0].ID, true, false)
 	d := w.decide(body)
 	if d.Reason != Exact || !d.Partial || d.Why != "a lower bound: the worker is known in part" {
-		t.Errorf("%+v", d)
+		t.Errorf("got %+v, want Reason %q, Partial true, Why %q", d, Exact, "a lower bound: the worker is known in part")
 	}
 	if r, _ := w.Decision(d.ID); !r.Partial {
 		t.Errorf("%+v", r)
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens + 16})
 	if got := w.labels(t, "sightline_cached_tokens_reported_total", 1); got != "more_than_bound" {
-		t.Errorf("counted as %s", got)
+		t.Errorf("counted as %s, want %q", got, "more_than_bound")
 	}
 }
 
@@ -135,15 +135,15 @@ func TestUpperBound(t *testing.T) {
 			for range 2 * missesForResync {
 				d := w.decide(body)
 				if d.Reason != Exact || !d.UpperBound || d.Why != "an upper bound: the events do not say all that a hit needs" {
-					t.Fatalf("%+v", d)
+					t.Fatalf("got %+v, want Reason %q, UpperBound true, Why %q", d, Exact, "an upper bound: the events do not say all that a hit needs")
 				}
 				w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 16})
 			}
 			if n := w.index.HeldBlocks(w.slots[0].ID); n != held || held == 0 {
-				t.Errorf("%d blocks known of %d", n, held)
+				t.Errorf("%d blocks known of %d, want %d, some", n, held, held)
 			}
 			if got := w.labels(t, "sightline_cached_tokens_reported_total", 1); got != "fewer_than_bound" {
-				t.Errorf("counted as %s", got)
+				t.Errorf("counted as %s, want %q", got, "fewer_than_bound")
 			}
 		})
 	}
@@ -182,19 +182,20 @@ func TestImageHostCannotUnmakeBlocks(t *testing.T) {
 	for range 2 * missesForResync {
 		d := w.decide(ask(host.URL + "/a.png"))
 		if d.Reason != Exact || d.Targets[0].Worker != "w1" || words == 0 || d.CachedTokens <= words {
-			t.Fatalf("%d tokens before the image, %+v", words, d)
+			t.Fatalf("%d tokens before the image, %+v, want Reason %q, Targets[0].Worker %q, some, CachedTokens more than %d",
+				words, d, Exact, "w1", words)
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: words})
 	}
 	if n := w.index.HeldBlocks(w.slots[1].ID); n != held {
-		t.Errorf("%d blocks known of %d", n, held)
+		t.Errorf("%d blocks known of %d, want %d", n, held, held)
 	}
 	if d := w.decide(ask(host.URL + "/a.png")); d.Targets[0].Worker == "w1" {
 		w.opt.Resync = nil
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: words - 64}) // a miss within what no image host can have changed
 	}
 	if n := w.index.HeldBlocks(w.slots[1].ID); n >= held {
-		t.Errorf("%d blocks known of %d, though the worker found less of the text before the image", n, held)
+		t.Errorf("%d blocks known of %d, though the worker found less of the text before the image, want less than %d", n, held, held)
 	}
 }
 
@@ -214,7 +215,7 @@ func TestOneClientCorrectsLittle(t *testing.T) {
 		held := w.index.HeldBlocks(w.slots[1].ID)
 		d := w.decide(body)
 		if d.Reason != Exact {
-			t.Fatalf("%+v", d)
+			t.Fatalf("got %+v, want Reason %q", d, Exact)
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0})
 		w.now = w.now.Add(time.Second)
@@ -229,17 +230,17 @@ func TestOneClientCorrectsLittle(t *testing.T) {
 		t.Error("another client's answer corrects nothing")
 	}
 	if got := w.counted(t, "sightline_corrections_refused_total"); got != fmt.Sprintf("=%d ", correctionsOfOne) {
-		t.Errorf("counted %s", got)
+		t.Errorf("counted %s, want %q", got, fmt.Sprintf("=%d ", correctionsOfOne))
 	}
 	if asked != 1 {
-		t.Errorf("%d resyncs", asked)
+		t.Errorf("%d resyncs, want 1", asked)
 	}
 	w.now = w.now.Add(resyncRest + missWindow)
 	for range missesForResync {
 		less(7)
 	}
 	if asked != 1 {
-		t.Errorf("%d resyncs, the second for one client alone", asked)
+		t.Errorf("%d resyncs, the second for one client alone, want 1", asked)
 	}
 	less(7)
 	less(8)
@@ -285,11 +286,11 @@ func TestCraftedBlockIsNotAnothers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := decide(ids); d.Reason != Exact {
-		t.Fatalf("the prompt itself: %+v", d)
+		t.Fatalf("the prompt itself: got %+v, want Reason %q", d, Exact)
 	}
 	w.ids++
 	if d := decide(crafted); d.Reason == Exact || d.Reason == Predicted {
-		t.Errorf("another prompt: %+v", d)
+		t.Errorf("another prompt: got %+v, want Reason other than %q, Reason other than %q", d, Exact, Predicted)
 	}
 }
 
@@ -304,7 +305,7 @@ func TestWithheld(t *testing.T) {
 	for i, a := range []struct{ contradicts, enough bool }{{true, false}, {true, false}, {false, false}, {true, false}, {true, false},
 		{true, true}, {true, false}, {true, false}, {true, true}, {false, false}} {
 		if enough := w.count(one.Slots[0], a.contradicts); enough != a.enough {
-			t.Errorf("answer %d: enough %t", i, enough)
+			t.Errorf("answer %d: enough %t, want %v", i, enough, a.enough)
 		}
 	}
 	if len(w.bySlot) != 0 {

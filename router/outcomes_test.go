@@ -68,7 +68,7 @@ func TestOutcomeIsTheServingWorkers(t *testing.T) {
 				t.Errorf("counted %q, want %q", got, c.want)
 			}
 			if lost := w.index.HeldBlocks(w.slots[0].ID) == 0; lost != strings.Contains(c.want, "w0") {
-				t.Errorf("what w0 holds is dropped: %t", lost)
+				t.Errorf("what w0 holds is dropped: got %t, want %v", lost, strings.Contains(c.want, "w0"))
 			}
 		})
 	}
@@ -81,14 +81,14 @@ func TestRefusalsAreCountedAsSuch(t *testing.T) {
 	body := chatBody("m", `"Hello"`)
 	w.decide(body)
 	if d := w.decide(body); d.Refuse == nil || d.Reason != RefusedByUs {
-		t.Errorf("%+v", d)
+		t.Errorf("got %+v, want Refuse one, Reason %q", d, RefusedByUs)
 	}
 	w.decide("\xff\xfe{")
 	if got := w.counted(t, "sightline_decisions_total"); got != ",refused=1 m,load=1 m,refused=1 " {
-		t.Errorf("counted %q", got)
+		t.Errorf("counted %q, want %q", got, ",refused=1 m,load=1 m,refused=1 ")
 	}
 	if r := w.Recent(1); r[0].Reason != RefusedByUs {
-		t.Errorf("%+v", r[0])
+		t.Errorf("got %+v, want Reason %q", r[0], RefusedByUs)
 	}
 }
 
@@ -110,11 +110,11 @@ func TestReportsSideBySide(t *testing.T) {
 		all.Wait()
 	}
 	if n := w.opt.Ledger.Open(); n != 0 {
-		t.Errorf("%d requests open", n)
+		t.Errorf("%d requests open, want 0", n)
 	}
 	for _, s := range w.slots {
 		if n := s.Load(w.now).Inflight; n != 0 {
-			t.Errorf("%d in flight on %s", n, s.Worker.Name)
+			t.Errorf("%d in flight on %s, want 0", n, s.Worker.Name)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: -1})
 	w.now = w.now.Add(21 * time.Second)
 	if d := w.decide(img); d.Reason != Affinity {
-		t.Fatalf("%+v", d)
+		t.Fatalf("got %+v, want Reason %q", d, Affinity)
 	}
 	for range missesForResync - 1 {
 		w.follower.suspects.countMiss(w.slots[0], 0, w.now)
@@ -143,7 +143,7 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 	w.opt.Fleet.Set(workers)
 	w.now = w.now.Add(21 * time.Second)
 	if d := w.decide(img); d.Reason != Load {
-		t.Errorf("%+v", d)
+		t.Errorf("got %+v, want Reason %q", d, Load)
 	}
 	if w.follower.suspects.countMiss(workers[0].Slots[0], 0, w.now) {
 		t.Error("a new worker is asked anew for what another had lost")
@@ -169,7 +169,7 @@ func TestOneSystemPrompt(t *testing.T) {
 		d := w.decide(body(i))
 		went[i] = d.Targets[0].Worker
 		if d.PromptTokens < 8000 {
-			t.Fatalf("%d tokens", d.PromptTokens)
+			t.Fatalf("%d tokens, want at least 8000", d.PromptTokens)
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: -1})
 	}
@@ -183,7 +183,7 @@ func TestOneSystemPrompt(t *testing.T) {
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: -1})
 	}
 	if lost > 0 || w.counted(t, "sightline_predictions_dropped_total") != "=0 " {
-		t.Errorf("%d of %d lost, dropped %s", lost, prompts, w.counted(t, "sightline_predictions_dropped_total"))
+		t.Errorf("%d of %d lost, dropped %s, want 0, %q", lost, prompts, w.counted(t, "sightline_predictions_dropped_total"), "=0 ")
 	}
 }
 
@@ -218,11 +218,12 @@ func TestAnswersCount(t *testing.T) {
 		d := w.decide(fmt.Sprintf(`{"model":"m","n":%s,"messages":[{"role":"user","content":%q}]}`, n, text(100, 1)))
 		if got := w.slots[0].Load(w.now); got.Inflight != want || int(got.Context) != want*d.PromptTokens ||
 			int(got.Backlog) != d.PromptTokens {
-			t.Errorf("n=%s: %+v for a prompt of %d tokens", n, got, d.PromptTokens)
+			t.Errorf("n=%s: %+v for a prompt of %d tokens; got %d, %d, want Inflight %d, %d, %d",
+				n, got, d.PromptTokens, int(got.Context), int(got.Backlog), want, want*d.PromptTokens, d.PromptTokens)
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: -1})
 		if got := w.slots[0].Load(w.now); got.Inflight != 0 || got.Context != 0 {
-			t.Errorf("n=%s, ended: %+v", n, got)
+			t.Errorf("n=%s, ended: got %+v, want Inflight 0, Context 0", n, got)
 		}
 	}
 }

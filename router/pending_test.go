@@ -137,7 +137,7 @@ func TestWaitingIsShared(t *testing.T) {
 				}
 				synctest.Wait()
 				if n := room.Taken(); n < c.size/2 {
-					t.Fatalf("only %d of the hostile client's requests wait", n)
+					t.Fatalf("only %d of the hostile client's requests wait, want at least %d", n, c.size/2)
 				}
 				time.Sleep(reportInterval / 2) // so that its next look is not at the same time as theirs
 				done := make(chan Decision)
@@ -145,7 +145,7 @@ func TestWaitingIsShared(t *testing.T) {
 				time.Sleep(reportInterval - 1)
 				free()
 				if d := <-done; len(d.Targets) != 1 {
-					t.Errorf("the other client's request: %+v", d)
+					t.Errorf("the other client's request: %+v; got %d, want 1", d, len(d.Targets))
 				}
 			})
 		})
@@ -168,7 +168,7 @@ func TestDecisionLines(t *testing.T) {
 	for i, l := range said {
 		f := l.ContextMap()
 		if f["id"] == "" || f["model"] != "m" || f["worker"] == "" || f["prompt_tokens"] == int64(0) {
-			t.Errorf("line %d: %v", i, f)
+			t.Errorf("line %d: got %v, want id some, model %q, worker some, prompt_tokens some", i, f, "m")
 		}
 		for _, v := range f {
 			if s, _ := v.(string); strings.Contains(s, "secret") {

@@ -28,7 +28,7 @@ func wantClean(t *testing.T, what, body string, d Decision) {
 		t.Errorf("%s: edits %v, want the field at %d taken out", what, d.Edits, at)
 	}
 	if len(d.Targets) == 0 || d.Refuse != nil {
-		t.Errorf("%s: targets %v, refusal %v", what, d.Targets, d.Refuse)
+		t.Errorf("%s: targets %v, refusal %v, want some of them, nil", what, d.Targets, d.Refuse)
 	}
 }
 
@@ -46,7 +46,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	d := ask(over, small)
 	wantClean(t, "time is over", small, d)
 	if d.Reason != Load || d.Why != "no time left to read all of the prompt" {
-		t.Errorf("time is over: %s, %q", d.Reason, d.Why)
+		t.Errorf("time is over: got %s, %q, want %q, %q", d.Reason, d.Why, Load, "no time left to read all of the prompt")
 	}
 
 	busyLane := w.lanes.large
@@ -58,7 +58,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	d = ask(soon, large)
 	wantClean(t, "large ones are being read", large, d)
 	if d.Reason != Load || d.Why != "too many large requests are being read" {
-		t.Errorf("large ones are being read: %s, %q", d.Reason, d.Why)
+		t.Errorf("large ones are being read: got %s, %q, want %q, %q", d.Reason, d.Why, Load, "too many large requests are being read")
 	}
 	d = ask(t.Context(), small)
 	wantClean(t, "small beside large", small, d)
@@ -120,7 +120,7 @@ func testLane(t *testing.T) {
 	l.release(0, 4)
 	synctest.Wait()
 	if len(first) > 0 || len(second) > 0 { // first come, first served
-		t.Error("a turn came out of order")
+		t.Errorf("a turn came out of order: got %d, %d, want 0, 0", len(first), len(second))
 	}
 	l.release(0, 6)
 	if !<-first { // more than the room: read alone
@@ -128,7 +128,7 @@ func testLane(t *testing.T) {
 	}
 	synctest.Wait()
 	if len(second) > 0 {
-		t.Error("the room was exceeded")
+		t.Errorf("the room was exceeded: got %d, want 0", len(second))
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -274,11 +274,12 @@ func TestMemoryFor(t *testing.T) {
 			t.Fatal(c.name, err)
 		}
 		if need, weight := memoryFor(&req); need>>20 < c.need+32 || weight>>20 < c.weight+32 {
-			t.Errorf("%s, with a template of its own: %d and %d MiB", c.name, need>>20, weight>>20)
+			t.Errorf("%s, with a template of its own: got %d and %d MiB, want at least %d, at least %d",
+				c.name, need>>20, weight>>20, c.need+32, c.weight+32)
 		}
 		lanes := newLanes()
 		if lane, _ := lanes.laneFor(&req, 100); lane != lanes.large {
-			t.Errorf("%s, with a template of its own: not in the lane of large ones", c.name)
+			t.Errorf("%s, with a template of its own: not in the lane of large ones; got %+v, want %+v", c.name, lane, lanes.large)
 		}
 	}
 }

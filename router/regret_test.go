@@ -61,10 +61,10 @@ func TestRegret(t *testing.T) {
 				t.Errorf("counted %q, want %q", got, want)
 			}
 			if got := w.counted(t, "sightline_held_tokens_total"); got != fmt.Sprintf("m=%d ", d.HeldTokens) {
-				t.Errorf("held: %q", got)
+				t.Errorf("held: got %q, want %q", got, fmt.Sprintf("m=%d ", d.HeldTokens))
 			}
 			if r := w.Recent(1)[0]; r.HeldTokens != d.HeldTokens || r.Regret != why {
-				t.Errorf("remembered %+v", r)
+				t.Errorf("remembered %+v, want HeldTokens %d, Regret %q", r, d.HeldTokens, why)
 			}
 		})
 	}
@@ -87,7 +87,7 @@ func TestEngineTokens(t *testing.T) {
 	}
 	got := w.counted(t, "sightline_engine_prompt_tokens_total") + w.counted(t, "sightline_engine_cached_tokens_total")
 	if strings.TrimSpace(got) != "m=3000 m=1200" {
-		t.Error(got)
+		t.Errorf("%q: got %q, want %q", got, strings.TrimSpace(got), "m=3000 m=1200")
 	}
 }
 
@@ -111,16 +111,16 @@ func TestMostHeld(t *testing.T) {
 		choose.Rank(c, 3, 0)
 		overlap, why := mostHeld(c)
 		if c[0].Slot != 0 || why != want || overlap != 500 {
-			t.Errorf("%q: slot %d is chosen, the best holds %d, not chosen for %q", want, c[0].Slot, overlap, why)
+			t.Errorf("%q: slot %d is chosen, the best holds %d, not chosen for %q, want 0, %q, 500", want, c[0].Slot, overlap, why, want)
 		}
 	}
 	c := []choose.Candidate{{Overlap: choose.Overlap{Slot: 0, Tokens: 400, Predicted: 900}},
 		{Overlap: choose.Overlap{Slot: 1, Tokens: 400, Predicted: 400}, Backlog: 100}}
 	choose.Rank(c, 2, 0)
 	if c[0].Slot != 0 {
-		t.Fatal("another one is chosen")
+		t.Fatalf("another one is chosen: got %d, want 0", c[0].Slot)
 	}
 	if n, why := mostHeld(c); n != 400 || why != "" {
-		t.Errorf("of 400 tokens %d are held, and another one was better for %q", n, why)
+		t.Errorf("of 400 tokens %d are held, and another one was better for %q, want 400, %q", n, why, "")
 	}
 }

@@ -44,10 +44,10 @@ func TestSkippedCacheIsNoLoss(t *testing.T) {
 		}
 	}
 	if n := w.index.HeldBlocks(w.slots[1].ID); n != held {
-		t.Errorf("%d blocks known of %d", n, held)
+		t.Errorf("%d blocks known of %d, want %d", n, held, held)
 	}
 	if d := w.decide(plain); d.Reason != Exact || d.Targets[0].Worker != "w1" {
-		t.Errorf("afterwards: %+v", d)
+		t.Errorf("afterwards: got %+v, want Reason %q, Targets[0].Worker %q", d, Exact, "w1")
 	}
 }
 
@@ -65,16 +65,16 @@ func TestShortCountThatSaysNothing(t *testing.T) {
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens - 16})
 	}
 	if n := w.index.HeldBlocks(w.slots[0].ID); n != held {
-		t.Errorf("%d blocks known of %d", n, held)
+		t.Errorf("%d blocks known of %d, want %d", n, held, held)
 	}
 	batch := fmt.Sprintf(`{"model":"m","messages":[[{"role":"user","content":"Hello"}],[{"role":"user","content":%q}]]}`, text(300, 8))
 	w.ids++
 	d := w.Decide(t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions/batch", Body: [][]byte{[]byte(batch)}})
 	if d.Reason != Exact {
-		t.Fatalf("%+v", d)
+		t.Fatalf("got %+v, want Reason %q", d, Exact)
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0})
 	if n := w.index.HeldBlocks(w.slots[0].ID); n != held {
-		t.Errorf("after a batch %d blocks known of %d", n, held)
+		t.Errorf("after a batch %d blocks known of %d, want %d", n, held, held)
 	}
 }

@@ -161,7 +161,7 @@ func TestLadder(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 1)))
 	first := w.decide(body)
 	if first.Reason != Load || len(first.Targets) != 3 || first.PromptTokens < 500 || first.Targets[0].Rank != -1 {
-		t.Fatalf("%+v", first)
+		t.Fatalf("%+v: got %d, want Reason %q, 3, PromptTokens at least 500, Targets[0].Rank -1", first, len(first.Targets), Load)
 	}
 	second := w.decide(body)
 	if second.Reason != Predicted || second.Targets[0].Worker != first.Targets[0].Worker || second.CachedTokens < first.PromptTokens-16 {
@@ -170,7 +170,7 @@ func TestLadder(t *testing.T) {
 	w.now = w.now.Add(21 * time.Second)
 	third := w.decide(body)
 	if third.Reason != Load {
-		t.Errorf("after the prediction's end: %+v", third)
+		t.Errorf("after the prediction's end: got %+v, want Reason %q", third, Load)
 	}
 	idle := 0 // the worker that got neither
 	for name := "w0"; name == first.Targets[0].Worker || name == third.Targets[0].Worker; name = fmt.Sprint("w", idle) {
@@ -180,7 +180,8 @@ func TestLadder(t *testing.T) {
 	exact := w.decide(body)
 	if exact.Reason != Exact || exact.Targets[0].Worker != fmt.Sprint("w", idle) || exact.MatchedBlocks*16 != exact.CachedTokens ||
 		exact.Why != "" {
-		t.Errorf("after events: %+v", exact)
+		t.Errorf("after events: %+v; got %d, want Reason %q, Targets[0].Worker %q, %d, Why %q",
+			exact, exact.MatchedBlocks*16, Exact, fmt.Sprint("w", idle), exact.CachedTokens, "")
 	}
 	img := chatBody("m", testImage(1, 640, 480))
 	seen := w.decide(img)
@@ -223,13 +224,13 @@ func TestUnreadable(t *testing.T) {
 	}
 	if d := w.decide(`{`); d.Refuse == nil || d.Refuse.Status != 400 || !strings.HasPrefix(d.Why, "body is not valid JSON") ||
 		len(d.Targets) != 0 {
-		t.Errorf("no JSON: %+v", d)
+		t.Errorf("no JSON: %+v; got %d, want Refuse one, Refuse.Status 400, Why %q first, 0", d, len(d.Targets), "body is not valid JSON")
 	}
 	if d := w.Decide(t.Context(), &Request{ID: "x"}); d.Why != "body not read" || len(d.Targets) != 2 {
-		t.Errorf("%+v", d)
+		t.Errorf("%+v: got %d, want Why %q, 2", d, len(d.Targets), "body not read")
 	}
 	if d := newWorld(t, 0).decide(chatBody("m", `"hi"`)); len(d.Targets) != 0 || d.Why != "no worker known" {
-		t.Errorf("without workers: %+v", d)
+		t.Errorf("without workers: %+v; got %d, want 0, Why %q", d, len(d.Targets), "no worker known")
 	}
 }
 
@@ -262,7 +263,8 @@ func TestNoModelNamed(t *testing.T) {
 	named := w.decide(chatBody("m", `"hi"`))
 	for _, body := range nameless {
 		if d := w.decide(body); d.Model != "m" || d.Refuse != nil || d.PromptTokens != named.PromptTokens || d.PromptTokens == 0 {
-			t.Errorf("one model: %s: model %q, %d tokens, refused %v", body, d.Model, d.PromptTokens, d.Refuse)
+			t.Errorf("one model: %s: model %q, %d tokens, refused %v, want %q, nil, %d, some",
+				body, d.Model, d.PromptTokens, d.Refuse, "m", named.PromptTokens)
 		}
 	}
 
@@ -273,16 +275,17 @@ func TestNoModelNamed(t *testing.T) {
 	for _, body := range nameless {
 		d := w.decide(body)
 		if d.Refuse == nil || d.Refuse.Status != 404 || !strings.Contains(d.Refuse.Message, "GET /v1/models") || len(d.Targets) != 0 {
-			t.Errorf("two models: %s: %+v", body, d)
+			t.Errorf("two models: %s: %+v; got %d, want Refuse one, Refuse.Status 404, Refuse.Message %q in it, 0",
+				body, d, len(d.Targets), "GET /v1/models")
 		}
 		d = w.Decide(t.Context(), &Request{ID: "p", Pool: "m", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}})
 		if d.Model != "m" || d.Refuse != nil {
-			t.Errorf("two models, the route's pool: %s: %+v", body, d)
+			t.Errorf("two models, the route's pool: %s: got %+v, want Model %q, Refuse nil", body, d, "m")
 		}
 	}
 	w.SetUnsteered(1)
 	if d := w.decide(nameless[0]); d.Refuse != nil || d.Why != "model unknown" {
-		t.Errorf("observing: %+v", d)
+		t.Errorf("observing: got %+v, want Refuse nil, Why %q", d, "model unknown")
 	}
 }
 
@@ -299,7 +302,7 @@ func TestObserve(t *testing.T) {
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: w.slots[other].Worker.Addr})
 	if n := w.slots[other].Load(w.now).Inflight; n != 1 {
-		t.Errorf("%d in flight on the worker that took it", n)
+		t.Errorf("%d in flight on the worker that took it, want 1", n)
 	}
 	again := w.decide(body)
 	if again.Reason != Predicted || again.Targets[0].Worker != w.slots[other].Worker.Name {
@@ -308,7 +311,7 @@ func TestObserve(t *testing.T) {
 	w.Observe(Outcome{ID: again.ID, Phase: Ended, Code: 400})
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 400})
 	if last := w.decide(body); last.Reason != Load {
-		t.Errorf("after refusals: %+v", last)
+		t.Errorf("after refusals: got %+v, want Reason %q", last, Load)
 	}
 	w.Observe(Outcome{ID: "nonsense", Phase: Ended, Code: 200})
 	w.Observe(Outcome{ID: "nonsense", Phase: Started, Addr: "1.2.3.4:5"})
@@ -361,18 +364,18 @@ func TestEngineFindsLess(t *testing.T) {
 	w.stores(1, body)
 	d := w.decide(body)
 	if d.Reason != Exact || d.Targets[0].Worker != "w1" {
-		t.Fatalf("%+v", d)
+		t.Fatalf("got %+v, want Reason %q, Targets[0].Worker %q", d, Exact, "w1")
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr})
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: d.CachedTokens})
 	if again := w.decide(body); again.CachedTokens != d.CachedTokens {
-		t.Errorf("after a report that agrees: %+v", again)
+		t.Errorf("after a report that agrees: got %+v, want CachedTokens %d", again, d.CachedTokens)
 	}
 	e := w.decide(body)
 	w.Observe(Outcome{ID: e.ID, Phase: Ended, Code: 200, CachedTokens: 480})
 	w.now = w.now.Add(time.Minute)
 	if f := w.decide(body); f.CachedTokens != 480 {
-		t.Errorf("after a report of 480 cached tokens: %+v", f)
+		t.Errorf("after a report of 480 cached tokens: got %+v, want CachedTokens 480", f)
 	}
 }
 
@@ -381,10 +384,10 @@ func TestNames(t *testing.T) {
 	body := fmt.Sprintf("%q", text(200, 3))
 	w.stores(1, chatBody("m", body))
 	if d := w.decide(chatBody("other-name", body)); d.Reason != Exact || d.Model != "m" {
-		t.Errorf("an alias: %+v", d)
+		t.Errorf("an alias: got %+v, want Reason %q, Model %q", d, Exact, "m")
 	}
 	if d := w.decide(chatBody("lora", body)); d.Reason != Load || d.Model != "m" {
-		t.Errorf("an adapter shares no blocks with its base model: %+v", d)
+		t.Errorf("an adapter shares no blocks with its base model: got %+v, want Reason %q, Model %q", d, Load, "m")
 	}
 }
 
@@ -395,7 +398,7 @@ func TestUUIDs(t *testing.T) {
 	body := chatBody("m", strings.Replace(img, `"type":"image_url"`, `"type":"image_url","uuid":"someone-else's"`, 1))
 	d := w.decide(body)
 	if d.Refuse != nil || len(d.Edits) == 0 {
-		t.Fatalf("%+v", d)
+		t.Fatalf("%+v: got %d, want Refuse nil, some", d, len(d.Edits))
 	}
 	edited := body
 	for i := len(d.Edits) - 1; i >= 0; i-- {
@@ -405,11 +408,11 @@ func TestUUIDs(t *testing.T) {
 		t.Errorf("the uuid is still there: %.200s", edited)
 	}
 	if plain := w.decide(edited); plain.PromptTokens != d.PromptTokens || plain.CachedTokens < 16 {
-		t.Errorf("the edited body is another prompt: %+v", plain)
+		t.Errorf("the edited body is another prompt: got %+v, want PromptTokens %d, CachedTokens at least 16", plain, d.PromptTokens)
 	}
 	alone := w.decide(chatBody("m", `[{"type":"image_url","image_url":null,"uuid":"someone-else's"}]`))
 	if alone.Refuse == nil || alone.Refuse.Status != 400 || len(alone.Targets) != 0 {
-		t.Errorf("a uuid without data: %+v", alone)
+		t.Errorf("a uuid without data: %+v; got %d, want Refuse one, Refuse.Status 400, 0", alone, len(alone.Targets))
 	}
 }
 
@@ -428,7 +431,7 @@ func TestConcurrentDecisions(t *testing.T) {
 				id := fmt.Sprint(g, "-", i)
 				d := w.Decide(t.Context(), &Request{ID: id, Path: "/v1/chat/completions", Body: [][]byte{[]byte(bodies[(g+i)%8])}})
 				if len(d.Targets) == 0 {
-					t.Error("no target")
+					t.Errorf("no target: got %d, want some", len(d.Targets))
 				}
 				w.Observe(Outcome{ID: id, Phase: Started, Addr: d.Targets[0].Addr})
 				w.Observe(Outcome{ID: id, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, FirstByte: time.Millisecond, CachedTokens: -1})
@@ -438,7 +441,7 @@ func TestConcurrentDecisions(t *testing.T) {
 	all.Wait()
 	for _, s := range w.slots {
 		if n := s.Load(w.now).Inflight; n != 0 {
-			t.Errorf("%s: %d in flight at the end", s.Worker.Name, n)
+			t.Errorf("%s: got %d in flight at the end, want 0", s.Worker.Name, n)
 		}
 	}
 	if got := w.Recent(1000); len(got) != 400 || got[0].Code != 200 {
@@ -465,7 +468,7 @@ func benchDecide(b *testing.B, body string) {
 		w.Observe(Outcome{ID: id, Phase: Ended, Code: 200, CachedTokens: -1})
 	}
 	if d.Reason != Exact {
-		b.Fatalf("%+v", d)
+		b.Fatalf("got %+v, want Reason %q", d, Exact)
 	}
 	b.ReportMetric(float64(d.PromptTokens), "tokens")
 }

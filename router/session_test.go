@@ -34,7 +34,7 @@ func TestSessionIsGiven(t *testing.T) {
 		}
 		w.opt.Audit = nil
 		if d := w.decide(c.body); d.Session != "" {
-			t.Errorf("%s: session %q without an audit", name, d.Session)
+			t.Errorf("%s: session %q without an audit, want %q", name, d.Session, "")
 		}
 	}
 }

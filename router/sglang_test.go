@@ -257,7 +257,7 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 		}
 	}
 	if len(pinned) != 1 || images < 20 {
-		t.Errorf("%d fingerprints found, %d requests with images compared", len(pinned), images)
+		t.Errorf("%d fingerprints found, %d requests with images compared, want 1, at least 20", len(pinned), images)
 	}
 	t.Logf("conformance: sglang: %d requests, %d with images, predictions equal; %s", compared, images, pinned)
 }

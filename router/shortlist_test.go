@@ -77,22 +77,22 @@ func TestMaxInFlight(t *testing.T) {
 	}
 	for _, unread := range []string{body, "", `{"model":"unknown"}`} {
 		if d := ask("x", unread); d.Refuse == nil || d.Refuse.Status != http.StatusTooManyRequests || len(d.Targets) != 0 {
-			t.Errorf("all full, body %q: %+v", unread, d)
+			t.Errorf("all full, body %q: %+v; got %d, want Refuse one, Refuse.Status %d, 0", unread, d, len(d.Targets), http.StatusTooManyRequests)
 		}
 	}
 	if d := w.Decide(t.Context(), &Request{ID: "y", Path: "/v1/responses/z", Stored: "z"}); d.Refuse != nil || len(d.Targets) == 0 {
-		t.Errorf("an answer that is there: %+v", d)
+		t.Errorf("an answer that is there: %+v; got %d, want Refuse nil, some", d, len(d.Targets))
 	}
 	w.Observe(Outcome{ID: "y", Phase: Ended, Code: 200, CachedTokens: -1})
 	w.Observe(Outcome{ID: "0", Phase: Ended, Code: 200, CachedTokens: -1})
 	if d := ask("z", body, "10.0.0.2"); d.Refuse == nil {
-		t.Errorf("all of the subset full: %+v", d)
+		t.Errorf("all of the subset full: got %+v, want Refuse one", d)
 	}
 	if d := ask("0", body); len(d.Targets) != 1 || d.Targets[0].Worker != "w0" {
-		t.Errorf("room again: %+v", d)
+		t.Errorf("room again: %+v; got %d, want 1, Targets[0].Worker %q", d, len(d.Targets), "w0")
 	}
 	if d := ask("n", body, "10.9.9.9"); d.Refuse != nil { // nobody eligible: 503 in the protocol's mode, not 429
-		t.Errorf("nobody eligible: %+v", d.Refuse)
+		t.Errorf("nobody eligible: got %+v, want nil", d.Refuse)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestLostReportsDoNotLock(t *testing.T) {
 		}
 		w.Observe(Outcome{ID: "none", Phase: Started, Addr: "10.0.0.1:8000", Source: 1})
 		if d := ask(); d.Refuse == nil {
-			t.Errorf("confirmed %v: not full: %+v", confirmed, d)
+			t.Errorf("confirmed %v: not full: got %+v, want Refuse one", confirmed, d)
 		}
 		wait := 31 * time.Second
 		if confirmed {
@@ -121,7 +121,7 @@ func TestLostReportsDoNotLock(t *testing.T) {
 		}
 		w.now = w.now.Add(wait)
 		if d := ask(); d.Refuse != nil || len(d.Targets) == 0 {
-			t.Errorf("confirmed %v: after %v: %+v", confirmed, wait, d.Refuse)
+			t.Errorf("confirmed %v: after %v: %+v; got %d, want nil, some", confirmed, wait, d.Refuse, len(d.Targets))
 		}
 	}
 }
@@ -134,12 +134,12 @@ func TestNoLimitWithoutReports(t *testing.T) {
 	w.decide(body)
 	w.decide(body)
 	if d := w.decide(body); d.Refuse == nil {
-		t.Error("not full")
+		t.Errorf("not full: got %+v, want one", d.Refuse)
 	}
 	w.now = w.now.Add(6 * time.Second)
 	for range 10 {
 		if d := w.decide(body); d.Refuse != nil {
-			t.Errorf("no report came, and yet: %+v", d.Refuse)
+			t.Errorf("no report came, and yet: got %+v, want nil", d.Refuse)
 		}
 	}
 }
@@ -190,7 +190,7 @@ func TestFailingWorker(t *testing.T) {
 			for range 4 { // not even offered for a retry
 				for _, target := range w.decide(chatBody("m", fmt.Sprintf("%q", text(9, 7)))).Targets {
 					if target.Worker == "w1" {
-						t.Error("a retry would go there")
+						t.Errorf("a retry would go there: got %q, want other than %q", target.Worker, "w1")
 					}
 				}
 			}
@@ -215,7 +215,7 @@ func TestFailingWorker(t *testing.T) {
 			}
 			end(trial, good)
 			if d := w.decide(body); at(d) != "w1" {
-				t.Errorf("well again, and yet to %s", at(d))
+				t.Errorf("well again, and yet to %s, want %q", at(d), "w1")
 			}
 		})
 	}
@@ -228,14 +228,14 @@ func TestAllFail(t *testing.T) {
 		w.now = w.now.Add(5 * time.Millisecond)
 		d := w.decide(chatBody("m", fmt.Sprintf("%q", text(30, uint64(i)))))
 		if d.Refuse != nil || len(d.Targets) == 0 {
-			t.Fatalf("%+v", d)
+			t.Fatalf("%+v: got %d, want Refuse nil, some", d, len(d.Targets))
 		}
 		seen[d.Targets[0].Worker]++
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 503, Answered: true, CachedTokens: -1})
 	}
 	for _, name := range []string{"w0", "w1", "w2", "w3"} {
 		if seen[name] < 30 {
-			t.Errorf("all fail: requests to %v", seen)
+			t.Errorf("all fail: requests to %v, want [name] at least 30", seen)
 		}
 	}
 }
@@ -288,6 +288,6 @@ func TestOthersRequests(t *testing.T) {
 		}
 	}
 	if d := w.decide(chatBody("m", `"x"`)); d.Refuse == nil {
-		t.Errorf("full: %+v", d)
+		t.Errorf("full: got %+v, want Refuse one", d)
 	}
 }

@@ -42,7 +42,7 @@ func TestSightings(t *testing.T) {
 		s.add(1000+i, &slots[1], 1)
 	}
 	if n, old := s.media.Len(), s.slotsOf(77); n > maxSeen || old != (seenBy{}) || full != 10+4 {
-		t.Errorf("%d media, the oldest by %v; %d went", n, old, full)
+		t.Errorf("%d media, the oldest by %v; %d went, want at most %d, %v, %d", n, old, full, maxSeen, seenBy{}, 10+4)
 	}
 }
 
@@ -84,6 +84,6 @@ func TestPredictionsLast(t *testing.T) {
 	c := []uint64{1, 2, 3}
 	w.predicted.Add(uint32(s.ID), c, 0, speculative.Longest(ttl), w.now)
 	if n := w.predicted.Leading(uint32(s.ID), c, 0, w.now.Add(speculative.Longest(ttl))); n != 0 {
-		t.Errorf("%d blocks count for ever", n)
+		t.Errorf("%d blocks count for ever, want 0", n)
 	}
 }

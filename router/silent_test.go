@@ -31,10 +31,10 @@ func TestNobodyReports(t *testing.T) {
 		}
 		w.slots[0].Progress(func(locals []uint64) int { return len(locals) }, w.now)
 		if l := w.slots[0].Load(w.now); l.Backlog != 0 {
-			t.Fatalf("%v tokens queued behind the event of the last", l.Backlog)
+			t.Fatalf("%v tokens queued behind the event of the last, want 0", l.Backlog)
 		}
 		if n := w.opt.Ledger.Open(); n > 301 {
-			t.Fatalf("%d requests open: they do not end after 30 s", n)
+			t.Fatalf("%d requests open: they do not end after 30 s, want at most 301", n)
 		}
 		w.now = w.now.Add(100 * time.Millisecond)
 	}
@@ -51,7 +51,7 @@ func TestNobodyReports(t *testing.T) {
 	w.opt.Ledger.Expire()
 	for _, s := range w.slots {
 		if l := s.Load(w.now); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 {
-			t.Errorf("idle for 30 s: %+v", l)
+			t.Errorf("idle for 30 s: got %+v, want Inflight 0, Backlog 0, Context 0", l)
 		}
 	}
 }
@@ -70,15 +70,15 @@ func TestWhatIsWarnedOf(t *testing.T) {
 		w.decide(body)
 	}
 	if logged.Len() > 0 {
-		t.Errorf("%v", logged.All())
+		t.Errorf("%v: got %d, want 0", logged.All(), logged.Len())
 	}
 	for i := range 100 {
 		w.decide(chatBody(fmt.Sprint("nobody-", i), `"hi"`))
 	}
 	if lines := logged.FilterField(zap.String("asked", "nobody-0")).Len(); lines != 1 || len(w.Unserved()) != maxUnserved {
-		t.Errorf("%d lines, %d names", lines, len(w.Unserved()))
+		t.Errorf("%d lines, %d names, want 1, %d", lines, len(w.Unserved()), maxUnserved)
 	}
 	if n := w.unserved.names(w.now.Add(2 * time.Hour)); len(n) != 0 {
-		t.Errorf("%v after two hours", n)
+		t.Errorf("%v after two hours, want 0 of them", n)
 	}
 }

@@ -18,7 +18,7 @@ func TestDeadStreamLosesCredit(t *testing.T) {
 	w.slots[0].EventAge = func(time.Time) time.Duration { return age }
 	whole := w.decide(body)
 	if whole.Reason != Exact || whole.Targets[0].Worker != "w0" || whole.CachedTokens < 4000 {
-		t.Fatalf("%+v", whole)
+		t.Fatalf("got %+v, want Reason %q, Targets[0].Worker %q, CachedTokens at least 4000", whole, Exact, "w0")
 	}
 	last := whole.CachedTokens + 1
 	for _, age = range []time.Duration{doubtAfter - 1, doubtAfter, time.Minute, 3 * time.Minute, unknownAfter - 30*time.Second} {
@@ -36,11 +36,11 @@ func TestDeadStreamLosesCredit(t *testing.T) {
 	}
 	w.now, age = w.now.Add(time.Hour), unknownAfter
 	if d := w.decide(body); d.Reason != Load || d.CachedTokens != 0 {
-		t.Errorf("after %v: %s, %d tokens", age, d.Reason, d.CachedTokens)
+		t.Errorf("after %v: got %s, %d tokens, want %q, 0", age, d.Reason, d.CachedTokens, Load)
 	}
 	w.now, age = w.now.Add(time.Hour), 0
 	if d := w.decide(body); d.Reason != Exact || d.CachedTokens != whole.CachedTokens {
-		t.Errorf("live again: %s, %d tokens", d.Reason, d.CachedTokens)
+		t.Errorf("live again: got %s, %d tokens, want %q, %d", d.Reason, d.CachedTokens, Exact, whole.CachedTokens)
 	}
 }
 
@@ -55,20 +55,20 @@ func TestDoubtfulComesSecond(t *testing.T) {
 	for range 4 {
 		d := w.decide(body)
 		if d.Reason != Exact || d.Targets[0].Worker != "w1" {
-			t.Fatalf("%s %s", d.Reason, d.Targets[0].Worker)
+			t.Fatalf("got %s %s, want %q, %q", d.Reason, d.Targets[0].Worker, Exact, "w1")
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: -1})
 	}
 	req := &Request{ID: "only", Path: "/v1/chat/completions", Only: []string{"10.0.0.1:8000"}, Body: [][]byte{[]byte(body)}}
 	d := w.Decide(t.Context(), req)
 	if d.Reason != Predicted || d.CachedTokens < 2000 {
-		t.Fatalf("%+v", d)
+		t.Fatalf("got %+v, want Reason %q, CachedTokens at least 2000", d, Predicted)
 	}
 	held := w.index.HeldBlocks(w.slots[0].ID)
 	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: "10.0.0.1:8000"})
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 160})
 	if now := w.index.HeldBlocks(w.slots[0].ID); now != 10 {
-		t.Errorf("the engine found 10 blocks; %d are believed of %d", now, held)
+		t.Errorf("the engine found 10 blocks; %d are believed of %d, want 10", now, held)
 	}
 }
 
@@ -87,17 +87,18 @@ func TestLostEventsLeaveDoubt(t *testing.T) {
 		w.now = w.now.Add(time.Hour)
 		d := w.decide(body)
 		if d.Reason != Predicted || d.Why != eventsLost || d.CachedTokens >= last || d.CachedTokens == 0 {
-			t.Errorf("after %v: %s, %q, %d tokens", lost, d.Reason, d.Why, d.CachedTokens)
+			t.Errorf("after %v: got %s, %q, %d tokens, want %q, %q, less than %d, some",
+				lost, d.Reason, d.Why, d.CachedTokens, Predicted, eventsLost, last)
 		}
 		last = d.CachedTokens
 	}
 	w.now, lost = w.now.Add(time.Hour), unknownAfter
 	if d := w.decide(body); d.CachedTokens != 0 {
-		t.Errorf("after %v: %d tokens", lost, d.CachedTokens)
+		t.Errorf("after %v: got %d tokens, want 0", lost, d.CachedTokens)
 	}
 	w.now, lost = w.now.Add(time.Hour), 0
 	if d := w.decide(body); d.Reason != Exact || d.CachedTokens != whole.CachedTokens {
-		t.Errorf("settled: %s, %d tokens", d.Reason, d.CachedTokens)
+		t.Errorf("settled: got %s, %d tokens, want %q, %d", d.Reason, d.CachedTokens, Exact, whole.CachedTokens)
 	}
 }
 

@@ -14,7 +14,7 @@ func TestAnswersIDIsNotTheBodys(t *testing.T) {
 	w.answers.Add("resp_1", "10.0.0.2:8000")
 	d := w.decide(`{"model":"m","previous_response_id":"resp_1","messages":[{"role":"user","content":"and then?"}]}`)
 	if len(d.Targets) != 1 || d.Targets[0].Worker != "w1" {
-		t.Errorf("%+v", d)
+		t.Errorf("%+v: got %d, want 1, Targets[0].Worker %q", d, len(d.Targets), "w1")
 	}
 	if addr, _ := w.answers.Peek("resp_1"); addr != "10.0.0.2:8000" || w.answers.Len() != 1 {
 		t.Errorf("remembered %q", w.answers.Keys())
@@ -49,18 +49,19 @@ func TestTheirsAreBounded(t *testing.T) {
 		take(blocks)
 	}
 	if full["replicas' blocks"] != 0 {
-		t.Errorf("%d blocks do not fit", maxReplicaBlocks)
+		t.Errorf("%d blocks do not fit: got %d, want 0", maxReplicaBlocks, full["replicas' blocks"])
 	}
 	take([]uint64{1})
 	if full["replicas' blocks"] != 1 || w.Replicas().Bookings() != int(number) {
-		t.Errorf("one block too many: %d bookings, %v", w.Replicas().Bookings(), full)
+		t.Errorf("one block too many: %d bookings, %v; got %d, want 1, %d", w.Replicas().Bookings(), full, full["replicas' blocks"], int(number))
 	}
 	for w.Replicas().Bookings() < maxReplicaBookings {
 		take(nil)
 	}
 	take(nil)
 	if full["replicas' requests"] != 1 || w.Replicas().Bookings() != maxReplicaBookings {
-		t.Errorf("one request too many: %d bookings, %v", w.Replicas().Bookings(), full)
+		t.Errorf("one request too many: %d bookings, %v; got %d, want 1, %d",
+			w.Replicas().Bookings(), full, full["replicas' requests"], maxReplicaBookings)
 	}
 	w.Replicas().Left("other")
 	if load := w.slots[0].Load(w.now); w.Replicas().Bookings() != 0 || w.opt.Ledger.Taken().Bytes != 0 || load.OtherReplicas != 0 {

@@ -37,7 +37,7 @@ func TestLowerTiers(t *testing.T) {
 	w.storesIn(indexer.GPU, 1, body, 1)
 	d = w.decide(body)
 	if d.Targets[0].Worker != "w1" || d.OffloadedTokens != 0 {
-		t.Errorf("a GPU beside it: %+v", d)
+		t.Errorf("a GPU beside it: got %+v, want Targets[0].Worker %q, OffloadedTokens 0", d, "w1")
 	}
 
 	w = serve(1)
@@ -45,10 +45,11 @@ func TestLowerTiers(t *testing.T) {
 	w.storesIn(indexer.GPU, 0, body, 0.5)
 	d = w.decide(body)
 	if d.OffloadedTokens == 0 || d.OffloadedTokens > d.CachedTokens*6/10 || d.CachedTokens%unit != 0 {
-		t.Errorf("half of it on the GPU: %+v", d)
+		t.Errorf("half of it on the GPU: %+v; got %d, want OffloadedTokens some, OffloadedTokens at most %d, 0",
+			d, d.CachedTokens%unit, d.CachedTokens*6/10)
 	}
 	if b := w.slots[0].Load(w.now); b.Backlog != float64(d.PromptTokens-d.CachedTokens) {
-		t.Errorf("%v tokens booked", b.Backlog)
+		t.Errorf("%v tokens booked, want %v", b.Backlog, float64(d.PromptTokens-d.CachedTokens))
 	}
 
 	w = serve(2)
@@ -79,7 +80,7 @@ func TestLowerTierIsCorrected(t *testing.T) {
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: "10.0.0.1:8000", Code: 200, Answered: true,
 			CachedTokens: d.CachedTokens - 255, PromptTokens: d.PromptTokens})
 		if n := w.index.HeldBlocks(w.slots[0].ID); n != all {
-			t.Fatalf("%d blocks of %d after an answer that rounds", n, all)
+			t.Fatalf("%d blocks of %d after an answer that rounds, want %d", n, all, all)
 		}
 		w.now = w.now.Add(2 * time.Second) // no prediction is left
 		d = w.decide(body)
@@ -91,7 +92,7 @@ func TestLowerTierIsCorrected(t *testing.T) {
 		w.now = w.now.Add(2 * time.Second)
 	}
 	if resyncs != 0 {
-		t.Errorf("%d resyncs for what lower tiers lack", resyncs)
+		t.Errorf("%d resyncs for what lower tiers lack, want 0", resyncs)
 	}
 }
 
@@ -105,7 +106,7 @@ func TestFetchesTravel(t *testing.T) {
 	w.storesIn(indexer.CPU, 0, body, 0.5)
 	w.decide(body)
 	if len(told) != 1 || told[0].Fetch == 0 {
-		t.Fatalf("told %+v", told)
+		t.Fatalf("told %+v, want 1 of them, [0].Fetch some", told)
 	}
 	rate := func(fetch int) float64 {
 		s := *told[0]
@@ -116,7 +117,7 @@ func TestFetchesTravel(t *testing.T) {
 		return o.slots[0].Load(o.now).Rate
 	}
 	if got := rate(told[0].Fetch); got != 0 {
-		t.Errorf("it is taken to compute %v tokens a second", got)
+		t.Errorf("it is taken to compute %v tokens a second, want 0", got)
 	}
 	if rate(0) == 0 {
 		t.Error("a request that fetches nothing does not teach the rate either")

@@ -65,7 +65,7 @@ func TestUnsteered(t *testing.T) {
 				t.Fatalf("%+v", d)
 			}
 			if got := w.busy(); got != "w0: 0, 0 tokens; w1: 0, 0 tokens; false" {
-				t.Errorf("at the decision: %s", got)
+				t.Errorf("at the decision: got %s, want %q", got, "w0: 0, 0 tokens; w1: 0, 0 tokens; false")
 			}
 			for _, o := range c.reports {
 				o.ID, o.CachedTokens = d.ID, -1
@@ -80,7 +80,7 @@ func TestUnsteered(t *testing.T) {
 			w.now = w.now.Add(time.Hour)
 			w.opt.Ledger.Expire()
 			if n := w.opt.Ledger.Open(); n != 0 {
-				t.Errorf("%d open", n)
+				t.Errorf("%d open, want 0", n)
 			}
 		})
 	}
@@ -94,7 +94,7 @@ func TestChoiceFollowsWhatHappens(t *testing.T) {
 	first := w.decide(body)
 	second := w.decide(body)
 	if second.Reason != Load || second.CachedTokens != 0 {
-		t.Errorf("a prompt counts as held where it never went: %+v", second)
+		t.Errorf("a prompt counts as held where it never went: got %+v, want Reason %q, CachedTokens 0", second, Load)
 	}
 	used := (w.worker(first.UnsteeredChoice.Worker) + 1) % 3
 	w.Observe(Outcome{ID: first.ID, Phase: Started, Addr: w.slots[used].Worker.Addr})
@@ -126,17 +126,17 @@ func TestLeftIsNotShed(t *testing.T) {
 		d := w.decide(body)
 		w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: "10.0.0.1:8000"})
 		if d.Refuse != nil || d.Arm != report.Unsteered {
-			t.Errorf("%+v", d)
+			t.Errorf("got %+v, want Refuse nil, Arm %q", d, report.Unsteered)
 		}
 	}
 	if n := w.slots[0].Load(w.now).Inflight; n != 3 {
-		t.Errorf("%d in flight", n)
+		t.Errorf("%d in flight, want 3", n)
 	}
 	if d := w.decide("{"); d.Refuse == nil || d.Arm != "" {
-		t.Errorf("no JSON: %+v", d)
+		t.Errorf("no JSON: got %+v, want Refuse one, Arm %q", d, "")
 	}
 	if d := w.decide(`{"model":"m","mm_hashes":["x"],"messages":[{"role":"user","content":[{"type":"text","text":"hi","uuid":"u"}]}]}`); len(d.Edits) == 0 || d.Arm != report.Unsteered {
-		t.Errorf("not cleaned: %+v", d)
+		t.Errorf("not cleaned: %+v; got %d, want some, Arm %q", d, len(d.Edits), report.Unsteered)
 	}
 }
 
@@ -151,16 +151,16 @@ func TestLeftWhereEnvoyCannotPick(t *testing.T) {
 		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)},
 			MustPick: true})
 		if d.Arm != report.Unsteered || d.UnsteeredChoice.Worker != "w0" || len(d.Targets) != 2 {
-			t.Errorf("%+v", d)
+			t.Errorf("%+v: got %d, want Arm %q, UnsteeredChoice.Worker %q, 2", d, len(d.Targets), report.Unsteered, "w0")
 		}
 	}
 	a, b := w.slots[0].Load(w.now).Inflight, w.slots[1].Load(w.now).Inflight
 	if a+b != 3 || a == 0 || b == 0 {
-		t.Errorf("%d and %d in flight", a, b)
+		t.Errorf("%d and %d in flight: got %d, want 3, some, some", a, b, a+b)
 	}
 	w.ids++
 	if d := w.Decide(t.Context(), &Request{ID: "no body", MustPick: true}); len(d.Targets) != 2 || d.Arm != report.Unsteered {
-		t.Errorf("a body that is not read: %+v", d)
+		t.Errorf("a body that is not read: %+v; got %d, want 2, Arm %q", d, len(d.Targets), report.Unsteered)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestSplit(t *testing.T) {
 			}
 		}
 		if off := float64(steered)/conversations - 0.1; math.Abs(off) > 0.012 { // four standard deviations
-			t.Errorf("session %t: %d of %d are steered", session, steered, conversations)
+			t.Errorf("session %t: %d of %d are steered; got %v, want at most 0.012", session, steered, conversations, math.Abs(off))
 		}
 	}
 }
@@ -281,11 +281,11 @@ func TestLeftReportsSideBySide(t *testing.T) {
 	}
 	for i, s := range w.slots {
 		if n := s.Load(w.now).Inflight; n != 0 || w.opt.Ledger.Open() != 0 {
-			t.Errorf("%d in flight on w%d, %d open", n, i, w.opt.Ledger.Open())
+			t.Errorf("%d in flight on w%d, %d open, want 0, 0", n, i, w.opt.Ledger.Open())
 		}
 	}
 	if n := w.opt.Report.Report().Unsteered.Requests; n != 50 {
-		t.Errorf("%d requests in the report", n)
+		t.Errorf("%d requests in the report, want 50", n)
 	}
 }
 
@@ -324,6 +324,6 @@ func TestReportWithoutFiles(t *testing.T) {
 		t.Errorf("tokens of the arms: %+v, %+v", r.Steered, r.Unsteered)
 	}
 	if r.Would.Requests != 2 || r.Would.Better != 1 || r.Would.Spared != blocks*16 {
-		t.Errorf("what the choice would have found: %+v", r.Would)
+		t.Errorf("what the choice would have found: got %+v, want Requests 2, Better 1, Spared %d", r.Would, blocks*16)
 	}
 }
