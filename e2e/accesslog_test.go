@@ -51,7 +51,7 @@ func TestOutcomesComeBack(t *testing.T) {
 		r := w.post(chat(script{Targets: []string{b.addr}}), nil)
 		out := wait(t, r.id(), "started worker 1, ended worker 1 200")
 		if fb := out[1].FirstByte; fb <= 0 || fb > 10*time.Second {
-			t.Errorf("first byte after %v", fb)
+			t.Errorf("first byte after %v, want more than 0, at most %v", fb, 10*time.Second)
 		}
 		if out[1].CachedTokens != -1 || out[1].PromptTokens != -1 {
 			t.Errorf("tokens %+v, want none reported", out[1])
@@ -69,11 +69,11 @@ func TestOutcomesComeBack(t *testing.T) {
 			return id != ""
 		})
 		if got := w.story(s.of(id)); got != "started worker 1" {
-			t.Errorf("%q while the worker is at it", got)
+			t.Errorf("%q while the worker is at it, want %q", got, "started worker 1")
 		}
 		close(b.hold("flight"))
 		if r := <-done; r.id() != id {
-			t.Errorf("decision %q, started %q", r.id(), id)
+			t.Errorf("decision %q, started %q, want %q", r.id(), id, id)
 		}
 		wait(t, id, "started worker 1, ended worker 1 200")
 	})
@@ -139,7 +139,7 @@ func TestTokenUsageComesBack(t *testing.T) {
 	for _, more := range []string{`"n":1`, `"stream":true`} {
 		before := len(s.all())
 		if r := w.post(chat(script{Targets: w.addrs()}, more), nil); r.err != nil || r.status != 200 {
-			t.Fatalf("%s: %v, status %d", more, r.err, r.status)
+			t.Fatalf("%s: got %v, status %d, want no error, 200", more, r.err, r.status)
 		}
 		eventually(t, more+": the engine's counts", func() bool {
 			for _, o := range s.all()[before:] {
@@ -178,7 +178,7 @@ func TestCounters(t *testing.T) {
 		return counter(t, reg, "sightline_access_log_entries_total", "ended") == float64(len(s.all()))/2
 	})
 	if n := counter(t, reg, "sightline_access_log_entries_total", "no decision id"); n != 0 {
-		t.Errorf("%v entries without an id; Envoy's filter should have kept them", n)
+		t.Errorf("%v entries without an id; Envoy's filter should have kept them, want 0", n)
 	}
 }
 

@@ -27,7 +27,7 @@ func TestAdaptersComeAndGo(t *testing.T) {
 		res, err := http.Post("http://"+l.Sims[i].Addr()+"/v1/"+what+"_lora_adapter", "application/json",
 			strings.NewReader(fmt.Sprintf(`{"lora_name":"cats","lora_path":%q}`, path)))
 		if err != nil || res.StatusCode != http.StatusOK {
-			t.Fatal(what, err, res)
+			t.Fatalf("%q: got %v %+v, want no error, StatusCode %d", what, err, res, http.StatusOK)
 		}
 		res.Body.Close()
 	}
@@ -51,18 +51,18 @@ func TestAdaptersComeAndGo(t *testing.T) {
 		}
 	}
 	if status, _ := ask("nobody has it"); status != http.StatusNotFound {
-		t.Fatalf("an adapter that nobody has: %d", status)
+		t.Fatalf("an adapter that nobody has: got %d, want %d", status, http.StatusNotFound)
 	}
 	change(1, "load", "/cats/1")
 	eventually(t, "worker-2 lists it", known(`sightline_worker_adapters{worker="worker-2"} 1`))
 	long := strings.Repeat("All cats are grey at night. ", 40)
 	for i := range 12 {
 		if status, _ := ask(fmt.Sprint(i, long)); status != http.StatusOK {
-			t.Fatalf("request %d: %d", i, status)
+			t.Fatalf("request %d: got %d, want %d", i, status, http.StatusOK)
 		}
 	}
 	if _, cached := ask("0" + long); cached == "0" || cached == "" {
-		t.Errorf("a prompt again: cached %q", cached)
+		t.Errorf("a prompt again: cached %q, want other than %q, some", cached, "0")
 	}
 	change(0, "load", "/cats/1")
 	eventually(t, "worker-1 lists it", known(`sightline_worker_adapters{worker="worker-1"} 1`))
@@ -70,7 +70,7 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	eventually(t, "worker-2 does not", func() bool { return !known(`sightline_worker_adapters{worker="worker-2"}`)() })
 	for i := range 6 {
 		if status, _ := ask(fmt.Sprint(i, long)); status != http.StatusOK {
-			t.Fatalf("request %d after it moved: %d", i, status)
+			t.Fatalf("request %d after it moved: got %d, want %d", i, status, http.StatusOK)
 		}
 	}
 	change(0, "load", "/cats/2")

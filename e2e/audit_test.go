@@ -22,7 +22,7 @@ func TestAuditIsEqual(t *testing.T) {
 	time.Sleep(2 * time.Second) // until a verdict would have come
 	for i := range requests {
 		if got := ask(t, l, fmt.Sprint("Question ", i), dataURL(photo(uint64(700+i)))); got.status != 200 {
-			t.Fatalf("%+v", got)
+			t.Fatalf("got %+v, want status 200", got)
 		}
 	}
 	equal := 0
@@ -32,7 +32,7 @@ func TestAuditIsEqual(t *testing.T) {
 		for _, line := range strings.Split(string(text), "\n") {
 			if strings.HasPrefix(line, "sightline_audit_total{") {
 				if !strings.Contains(line, `verdict="equal"`) {
-					t.Fatal(line)
+					t.Fatalf("got %q, want %q in it", line, `verdict="equal"`)
 				}
 				n := 0
 				fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &n)
@@ -41,7 +41,7 @@ func TestAuditIsEqual(t *testing.T) {
 		}
 		return err == nil && equal == requests
 	}); err != nil {
-		t.Fatalf("%v: %d of %d equal", err, equal, requests)
+		t.Fatalf("%v: %d of %d equal, want no error", err, equal, requests)
 	}
 	if metric(t, l, "sightline_audit_events_total", `"named"`) == 0 {
 		t.Error("no event named its request by the session that it was given")
@@ -58,7 +58,7 @@ func leave(t *testing.T, l *lab.Lab, question string) {
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		t.Fatal(resp.Status)
+		t.Fatalf("%q: got %d, want %d", resp.Status, resp.StatusCode, http.StatusOK)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestAuditNamesTheDifference(t *testing.T) {
 	})
 	question := strings.Repeat("What is it, and what stands behind it? ", 8)
 	if got := ask(t, l, question, dataURL(photo(801))); got.status != 200 {
-		t.Fatalf("%+v", got)
+		t.Fatalf("got %+v, want status 200", got)
 	}
 	contradicts := lastDecision(t, l)
 	var f gjson.Result
@@ -131,10 +131,10 @@ func TestAuditNamesTheDifference(t *testing.T) {
 	}
 	if bad := metric(t, l, "sightline_cached_tokens_reported_total", `"fewer"`) +
 		metric(t, l, "sightline_cached_tokens_reported_total", `"more"`); bad > 0 {
-		t.Errorf("%v predictions were wrong", bad)
+		t.Errorf("%v predictions were wrong, want 0", bad)
 	}
 	if problem := reload(t, http.DefaultClient, l); problem != "" {
-		t.Fatal(problem)
+		t.Fatalf("got %q, want %q", problem, "")
 	}
 	eventually(t, "the rule is back", func() bool { return aside() == 0 })
 }

@@ -47,7 +47,7 @@ func TestAuditOfPromptsKnownInPart(t *testing.T) {
 		body := request(fmt.Sprint("part-", i), "Say it.", before, imagePart(url, nil))
 		body["max_tokens"] = 40 // its answer fills blocks
 		if r := post(t, l, body, nil); r.status != 200 || r.prompt < 100 {
-			t.Fatalf("%s: %+v", url, r)
+			t.Fatalf("%s: got %+v, want status 200, prompt at least 100", url, r)
 		}
 		if d := lastDecision(t, l); d.Get("prompt_tokens").Int() > 80 {
 			t.Fatalf("%s: the prompt was known: %s", url, d.Raw)
@@ -55,6 +55,6 @@ func TestAuditOfPromptsKnownInPart(t *testing.T) {
 	}
 	eventually(t, "a verdict on each", func() bool { return metric(t, l, "sightline_audit_total", "") == requests })
 	if n := metric(t, l, "sightline_audit_total", `"equal"`); n != requests {
-		t.Errorf("%v of %d are equal as far as they were known", n, requests)
+		t.Errorf("%v of %d are equal as far as they were known, want %v", n, requests, requests)
 	}
 }

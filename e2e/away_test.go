@@ -54,7 +54,7 @@ func TestSightlineAway(t *testing.T) {
 					k = strings.ToLower(k)
 					steers := slices.ContainsFunc(denied.Headers, func(h denied.Header) bool { return h.Match(k) }) && slices.Contains(v, theirs)
 					if steers || k == "x-tenant" {
-						t.Errorf("%s: the worker saw %s: %q", how, k, v)
+						t.Errorf("%s: the worker saw %s: %q; got %v, want false, other than %q", how, k, v, steers, "x-tenant")
 					}
 				}
 			}

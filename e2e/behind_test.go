@@ -56,7 +56,7 @@ func TestNothingPassesBehindAnUpgrade(t *testing.T) {
 				answer := make([]byte, 4096)
 				n, err := conn.Read(answer)
 				if n == 0 {
-					t.Error("no answer:", err)
+					t.Errorf("no answer: %v; got %d, want some", err, n)
 				}
 				if refused := strings.HasPrefix(string(answer[:n]), "HTTP/1.1 403 "); refused == get {
 					t.Errorf("%s: the answer is %q", first, answer[:n])

@@ -70,7 +70,8 @@ func TestBench(t *testing.T) {
 			HitRate          float64 `json:"hit_rate"`
 		}
 		if err := json.Unmarshal(out.Bytes(), &said); err != nil || said.Requests < 30 || said.Failed != 0 || said.HitRate < 0.4 {
-			t.Errorf("%s: %v: %s", what, err, out.String())
+			t.Errorf("%s: %v: %s; got %d, %d, %v, want no error, at least 30, 0, at least 0.4",
+				what, err, out.String(), said.Requests, said.Failed, said.HitRate)
 		}
 	}
 }

@@ -140,7 +140,8 @@ func TestBenchFleet(t *testing.T) {
 	}
 	fmt.Println("bench-fleet: judged by tokens; with all on a few cores, times measure contention")
 	if ours := ways[2]; ours.hits/ours.queries <= max(ways[0].hits/ways[0].queries, ways[1].hits/ways[1].queries) {
-		t.Error("Sightline's hit rate is not the best")
+		t.Errorf("Sightline's hit rate is not the best: got %v, want more than %v",
+			ours.hits/ours.queries, max(ways[0].hits/ways[0].queries, ways[1].hits/ways[1].queries))
 	}
 }
 
@@ -149,11 +150,11 @@ func ownFleet(t *testing.T, addrs []string) (name string, keys map[string]any) {
 	t.Helper()
 	dir := os.Getenv("MODEL_DIR")
 	if dir == "" {
-		t.Fatal("WORKERS needs MODEL_DIR, the model's directory (tokenizer, template, configs)")
+		t.Fatalf("WORKERS needs MODEL_DIR, the model's directory (tokenizer, template, configs): got %q, want some", dir)
 	}
 	models, err := lab.Get("http://" + addrs[0] + "/v1/models")
 	if err != nil {
-		t.Fatalf("%s: what does it serve: %v", addrs[0], err)
+		t.Fatalf("%s: what does it serve: got %v, want no error", addrs[0], err)
 	}
 	first := gjson.GetBytes(models, "data.0")
 	name = first.Get("id").Str

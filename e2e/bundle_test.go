@@ -52,7 +52,7 @@ func TestBundle(t *testing.T) {
 		}
 		text, readErr := io.ReadAll(files)
 		if err != nil || readErr != nil {
-			t.Fatal(err, readErr)
+			t.Fatalf("got %v %v, want no error, no error", err, readErr)
 		}
 		sizes[h.Name] = len(text)
 		for _, found := range planted.FindAllString(string(text), -1) {

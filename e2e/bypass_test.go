@@ -57,7 +57,7 @@ func TestNoFormBypassesTheCleaning(t *testing.T) {
 					}
 					r := w.sendRaw(prefix+path, c)
 					if r.err != nil {
-						t.Fatal(r.err)
+						t.Fatalf("got %v, want no error", r.err)
 					}
 					if reached := w.workers[0].served.Load() > served; len(r.Steered) > 0 || c.want != 0 && r.status != c.want ||
 						reached != (r.status == http.StatusOK) {

@@ -56,6 +56,6 @@ func TestBodyByteByByte(t *testing.T) {
 		}
 	}
 	if n := w.stat("cluster.sightline.http2.outbound_flood"); status != "200" || n != 0 {
-		t.Errorf("status %s, the connection to Sightline was closed %d times", status, n)
+		t.Errorf("status %s, the connection to Sightline was closed %d times, want %q, 0", status, n, "200")
 	}
 }

@@ -131,7 +131,7 @@ func TestChaos(t *testing.T) {
 			lost := sent - len(all)
 			said += fmt.Sprintf("%d failed with the worker that had them", lost)
 			if lost > max(4, c.rate/20) {
-				t.Errorf("%s: %d requests failed with the worker, more than it can have had", f.name, lost)
+				t.Errorf("%s: got %d requests failed with the worker, more than it can have had, want at most %d", f.name, lost, max(4, c.rate/20))
 			}
 		}
 		failed, cut, undecided, example := tally(all)
@@ -149,10 +149,10 @@ func TestChaos(t *testing.T) {
 			t.Errorf("%s: %d failed (%s), %d cut, %d refused", f.name, failed, example, cut, refused)
 		}
 		if index != "equal" {
-			t.Errorf("%s: the index is not what the workers hold: %s", f.name, index)
+			t.Errorf("%s: the index is not what the workers hold: got %s, want %q", f.name, index, "equal")
 		}
 		if what := after.above(before); what != "" {
-			t.Errorf("%s: left behind: %s", f.name, what)
+			t.Errorf("%s: left behind: got %s, want %q", f.name, what, "")
 		}
 	}
 	if file := os.Getenv("SIGHTLINE_CHAOS"); file != "" && only == "" && !t.Failed() {

@@ -70,7 +70,7 @@ func TestWorkerClasses(t *testing.T) {
 			continue
 		}
 		if r.cached%kinds[want].block != 0 {
-			t.Errorf("%d tokens are no blocks of %d", r.cached, kinds[want].block)
+			t.Errorf("%d tokens are no blocks of %d: got %d, want 0", r.cached, kinds[want].block, r.cached%kinds[want].block)
 		}
 		equal[kinds[want].class]++
 	}
@@ -96,22 +96,22 @@ func TestWorkerClasses(t *testing.T) {
 	}
 	settled()
 	if n, want := held(), len(l.Sims[1].Blocks()); n != want {
-		t.Errorf("/index lists %d blocks of worker-2, it holds %d", n, want)
+		t.Errorf("/index lists %d blocks of worker-2, it holds %d, want %d", n, want, want)
 	}
 	resp, err := http.Post("http://anyone:a-token-of-this-test@"+l.Admin+"/workers/resync?worker=worker-2", "", nil)
 	if err != nil || resp.StatusCode != http.StatusAccepted {
-		t.Fatalf("resync: %v %v", resp, err)
+		t.Fatalf("resync: got %v %v, want no error, StatusCode %d", resp, err, http.StatusAccepted)
 	}
 	resp.Body.Close()
 	settled()
 	if n := metric(t, l, "sightline_resyncs_total", `why="asked"`); n != 1 {
-		t.Errorf("%v resyncs counted", n)
+		t.Errorf("%v resyncs counted, want 1", n)
 	}
 	if n := metric(t, l, "sightline_cached_tokens_reported_total", `verdict="equal"`); n < images {
 		t.Errorf("Envoy told of %v equal counts, want %d or more", n, images)
 	}
 	if n := metric(t, l, "sightline_events_total", `what="other_block_size"`); n != 0 {
-		t.Errorf("%v blocks of a size that their class has not", n)
+		t.Errorf("%v blocks of a size that their class has not, want 0", n)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestClassesReadOneRequest(t *testing.T) {
 				text, _ := io.ReadAll(resp.Body)
 				resp.Body.Close()
 				if resp.StatusCode != http.StatusOK {
-					t.Errorf("status %d: %s", resp.StatusCode, text)
+					t.Errorf("status %d: %s, want %d", resp.StatusCode, text, http.StatusOK)
 				}
 			}
 		})
@@ -162,7 +162,7 @@ func TestClassesReadOneRequest(t *testing.T) {
 	eventually(t, "a verdict on every request", func() bool { return metric(t, l, "sightline_audit_total", "verdict") >= clients*each })
 	if n := metric(t, l, "sightline_audit_total", `verdict="equal"`); n != clients*each {
 		findings, _ := lab.Get("http://" + l.Admin + "/audit")
-		t.Errorf("%v of %d requests were stored as predicted: %s", n, clients*each, findings)
+		t.Errorf("%v of %d requests were stored as predicted: %s, want %v", n, clients*each, findings, clients*each)
 	}
 	for class, w := range l.Sims {
 		if len(w.Blocks()) == 0 {

@@ -60,7 +60,7 @@ func TestCockpit(t *testing.T) {
 		})
 	}
 	if n := w.stat("http.ingress.ext_proc.rejected_header_mutations"); n != 0 {
-		t.Errorf("Envoy has refused %d headers of ours", n)
+		t.Errorf("Envoy has refused %d headers of ours, want 0", n)
 	}
 	t.Run("docs/cockpit.md", w.cockpitPage)
 }
@@ -102,7 +102,7 @@ func TestStatsEndWithTheirWorkers(t *testing.T) {
 			}
 			at := startWorkerOn(t, lis, lis.Addr().String())
 			if r := w.post(chat(script{Targets: []string{at.addr}, Blocks: 5}), nil); r.status != http.StatusOK {
-				t.Fatalf("at %s: status %d, %v", at.addr, r.status, r.err)
+				t.Fatalf("at %s: status %d, %v, want %d", at.addr, r.status, r.err, http.StatusOK)
 			}
 			at.kill()
 		}
@@ -149,7 +149,7 @@ func (w *world) cockpitPage(t *testing.T) {
 	get := func(path string) string {
 		page, err := w.envoy.Get(t.Context(), path)
 		if err != nil {
-			t.Fatal(path, err)
+			t.Fatalf("%q: got %v, want no error", path, err)
 		}
 		return page
 	}

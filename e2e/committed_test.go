@@ -145,7 +145,7 @@ func serveCommitted(t *testing.T, file, release string) {
 		for _, path := range []string{"/quitquitquit", "/drain_listeners", "/healthcheck/other", "/logging?level=trace"} {
 			res, err := w.client.Post("http://"+at["9901"]+path, "text/plain", nil)
 			if err != nil {
-				t.Fatalf("POST %s at Envoy's admin address: %v", path, err)
+				t.Fatalf("POST %s at Envoy's admin address: got %v, want no error", path, err)
 			}
 			res.Body.Close()
 			if res.StatusCode != http.StatusForbidden {

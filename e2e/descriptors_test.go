@@ -47,7 +47,7 @@ func TestIdleConnections(t *testing.T) {
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		resp, err := probe.Get("http://" + l.Admin + "/healthz")
 		if err != nil {
-			t.Fatalf("the liveness probe: %v", err)
+			t.Fatalf("the liveness probe: got %v, want no error", err)
 		}
 		resp.Body.Close()
 	}
@@ -57,7 +57,7 @@ func TestIdleConnections(t *testing.T) {
 		t.Errorf("a request meanwhile: status %d at worker %d, want 200 at %d", again.status, again.worker, first.worker)
 	}
 	if said := reload(t, probe, l); said != "" {
-		t.Errorf("a reload meanwhile: %s", said)
+		t.Errorf("a reload meanwhile: got %s, want %q", said, "")
 	}
 }
 
@@ -81,7 +81,7 @@ func unhurt(t *testing.T, client *http.Client, l *lab.Lab) {
 	}
 	rows := gjson.ParseBytes(text).Array()
 	if len(rows) == 0 {
-		t.Fatalf("no workers: %s", text)
+		t.Fatalf("no workers: %s; got %d, want some", text, len(rows))
 	}
 	for _, row := range rows {
 		waits := row.Get("events").Str == "catching up" && strings.Contains(row.Get("events_error").Str, "replay") &&

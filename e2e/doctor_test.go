@@ -92,11 +92,11 @@ func TestNothingToWarnOf(t *testing.T) {
 	}
 	checks, status := doctored(t, l.Self(), waiting(t, l.Config(), "20s"), args...)
 	if status != 0 {
-		t.Errorf("status %d", status)
+		t.Errorf("status %d, want 0", status)
 	}
 	for _, r := range checks {
 		if r.Verdict != doctor.OK {
-			t.Errorf("%+v", r)
+			t.Errorf("got %+v, want Verdict %q", r, doctor.OK)
 		}
 	}
 	for line := range strings.Lines(log.String()) {
@@ -161,7 +161,8 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 		took := time.Since(began)
 		r := checks[slices.IndexFunc(checks, func(r doctor.Result) bool { return r.Code == "SL0505" })]
 		if status != 1 || r.Verdict != doctor.Error || !strings.Contains(r.Evidence[0], c.evidence) || took > time.Minute {
-			t.Errorf("Sightline %s: status %d after %v: %+v", c.what, status, took, r)
+			t.Errorf("Sightline %s: status %d after %v: %+v, want 1, Verdict %q, Evidence[0] %q in it, at most %v",
+				c.what, status, took, r, doctor.Error, c.evidence, time.Minute)
 		}
 		t.Logf("Sightline %s: %v, %q", c.what, took, r.Evidence)
 		if res, err := l.Do(getOf(t, l.URL+"/v1/models")); err != nil || res.StatusCode != http.StatusOK {

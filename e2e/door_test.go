@@ -78,7 +78,7 @@ func TestDeafClientKeepsNoPlace(t *testing.T) {
 	eventually(t, "others have a place", func() bool { r := w.post(body, nil); return r.status == 200 && r.id() != "" })
 	for i := range 20 {
 		if r := w.post(body, nil); r.status != 200 {
-			t.Fatalf("request %d of another client: status %d, %s", i, r.status, r.body)
+			t.Fatalf("request %d of another client: status %d, %s, want 200", i, r.status, r.body)
 		}
 	}
 	t.Logf("%d requests served", served())
@@ -115,7 +115,7 @@ func TestUnreadStreamKeepsNoPlace(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	for i := range 20 {
 		if r := w.post(body, nil); r.status != http.StatusOK {
-			t.Fatalf("request %d of another client: status %d, %s", i, r.status, r.body)
+			t.Fatalf("request %d of another client: status %d, %s, want %d", i, r.status, r.body, http.StatusOK)
 		}
 	}
 }
@@ -129,7 +129,7 @@ func TestOnePlaceOneClient(t *testing.T) {
 	eventually(t, "requests are decided", func() bool { return w.post(body, nil).id() != "" })
 	for i := range 50 {
 		if r := w.post(body, nil); r.status != 200 {
-			t.Fatalf("request %d: status %d, %s", i, r.status, r.body)
+			t.Fatalf("request %d: status %d, %s, want 200", i, r.status, r.body)
 		}
 	}
 }
@@ -260,7 +260,7 @@ func TestWithheldBodiesAreEnded(t *testing.T) {
 				most = max(most, w.stat("overload.envoy.resource_monitors.fixed_heap.pressure"))
 			}
 			if most > 150 {
-				t.Errorf("memory was %d %% of the limit", most)
+				t.Errorf("memory was %d %% of the limit, want at most 150", most)
 			}
 			eventually(t, "others are served", func() bool { return w.post(chat(script{Targets: w.addrs()}), nil).status == 200 })
 			t.Logf("memory at most %d %% of the limit", most)

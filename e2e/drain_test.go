@@ -34,7 +34,7 @@ func TestRollingRestart(t *testing.T) {
 		})
 		<-r.done
 		if code := r.cmd.ProcessState.ExitCode(); code != 0 {
-			t.Errorf("%s ended with %d", r.name, code)
+			t.Errorf("%s ended with %d, want 0", r.name, code)
 		}
 		l.more(30)
 		r.start(t)

@@ -146,7 +146,7 @@ func TestRealDynamo(t *testing.T) {
 		"own router %d of %d\n",
 		total.right, total.wrong, total.otherURL, total.otherURLs, total.theirs, total.theirsOf)
 	if total.wrong > 0 || total.otherURL < total.otherURLs || total.right == 0 {
-		t.Error("requests went wrong")
+		t.Errorf("requests went wrong: got %d, %d, %d, want 0, at least %d, some", total.wrong, total.otherURL, total.right, total.otherURLs)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestOtherEndpointsStream(t *testing.T) {
 				path = fmt.Sprintf("/m%d%s", i, path)
 				worker, err := conversation(w.url, path, kind)
 				if err != nil || worker != fmt.Sprint(i) {
-					t.Errorf("%s: %v, worker %q", path, err, worker)
+					t.Errorf("%s: got %v, worker %q, want no error, %q", path, err, worker, fmt.Sprint(i))
 				}
 			}
 		}
@@ -232,7 +232,7 @@ func storedAnswers(t *testing.T, fullDuplex bool) {
 		}
 		if more == "" {
 			if all, err := io.ReadAll(res.Body); err != nil || n+len(all) < 200_000 {
-				t.Fatalf("%v, %d bytes of the answer", err, n+len(all))
+				t.Fatalf("%v, %d bytes of the answer, want no error, at least 200_000", err, n+len(all))
 			}
 		}
 		return id, res.Header.Get("x-worker")
@@ -246,7 +246,7 @@ func storedAnswers(t *testing.T, fullDuplex bool) {
 			ask("POST", base+"/"+id+"/cancel", ""), ask("POST", base+"/"+id+"/cancel", "{}"), ask("DELETE", base+"/"+id, ""),
 		} {
 			if got := r.header.Get("x-worker"); got != worker {
-				t.Errorf("answer %s of worker %s: a request went to %s", id, worker, got)
+				t.Errorf("answer %s of worker %s: a request went to %s, want %q", id, worker, got, worker)
 			}
 		}
 	}
@@ -261,14 +261,14 @@ func storedAnswers(t *testing.T, fullDuplex bool) {
 	}
 	close(finish)
 	if len(seen) < 4 {
-		t.Errorf("answers of workers %v only: nothing was tried", seen)
+		t.Errorf("answers of workers %v only: nothing was tried, want at least 4 of them", seen)
 	}
 	eventually(t, "no stream is open", func() bool {
 		return w.stat("http.ingress.ext_proc.streams_started") == w.stat("http.ingress.ext_proc.streams_closed")+
 			w.stat("http.ingress.ext_proc.streams_failed")
 	})
 	if n := w.stat("http.ingress.ext_proc.spurious_msgs_received"); n != 0 {
-		t.Errorf("%d messages that Envoy did not expect", n)
+		t.Errorf("%d messages that Envoy did not expect, want 0", n)
 	}
 	ask("GET", "/m0/v1/responses/resp_unknown", "")
 	stop()

@@ -126,7 +126,7 @@ func (e *engineProcess) told(t *testing.T, what string) {
 	}
 	defer resp.Body.Close()
 	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s", what, text)
+		t.Fatalf("%s: %s; got %d, want %d", what, text, resp.StatusCode, http.StatusOK)
 	}
 }
 

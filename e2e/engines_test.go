@@ -60,7 +60,7 @@ func TestOtherEngines(t *testing.T) {
 				settled(t, l)
 				home[i] = r.worker
 				if r.status != 200 {
-					t.Fatalf("%+v", r)
+					t.Fatalf("got %+v, want status 200", r)
 				}
 			}
 			for i, want := range home {
@@ -74,7 +74,7 @@ func TestOtherEngines(t *testing.T) {
 				settled(t, l)
 			}
 			if len(ranks) < max(2, c.ranks) {
-				t.Errorf("images on %v alone", ranks)
+				t.Errorf("images on %v alone, want at least %d of them", ranks, max(2, c.ranks))
 			}
 			other := ask(t, l, "And what is picture 0?", url(9)) // the same ids, another image
 			if d := lastDecision(t, l); other.cached > 64 || other.cached != int(d.Get("cached_tokens").Int()) {
@@ -94,7 +94,8 @@ func TestOtherEngines(t *testing.T) {
 			equal, open := metric(t, l, "sightline_audit_total", `verdict="equal"`), metric(t, l, "sightline_audit_total", `verdict="unattributed"`)
 			if int(equal+open) != len(all) || int(open) > unnamed {
 				findings, _ := lab.Get("http://" + l.Admin + "/audit")
-				t.Errorf("of %d requests, %d with an image not named yet: %v equal, %v unattributed; %s", len(all), unnamed, equal, open, findings)
+				t.Errorf("of %d requests, %d with an image not named yet: %v equal, %v unattributed; %s; got %d, %d, want %d, at most %d",
+					len(all), unnamed, equal, open, findings, int(equal+open), int(open), len(all), unnamed)
 			}
 		})
 	}
@@ -132,7 +133,7 @@ func TestNamesAreLearned(t *testing.T) {
 		known = int(d.Get("cached_tokens").Int()) == r.cached && r.cached > 391
 		if known {
 			if i < 1 {
-				t.Error("known at once: the rules do not differ")
+				t.Errorf("known at once: the rules do not differ; got %d, want some", i)
 			}
 			break
 		}

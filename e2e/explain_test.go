@@ -83,7 +83,7 @@ func TestExplainRunning(t *testing.T) {
 		t.Errorf("routed: %d %s", code, routed.Raw)
 	}
 	if now := len(gjson.Parse(string(must(lab.Get("http://" + l.Admin + "/decisions?n=99")))).Array()); now != n {
-		t.Errorf("%d decisions came of asking", now-n)
+		t.Errorf("%d decisions came of asking: got %d, want %d", now-n, now, n)
 	}
 
 	second := post(t, l, body, nil)
@@ -107,7 +107,7 @@ func TestExplainRunning(t *testing.T) {
 	}
 	if code, said := call("/v1/route/"+routed.Get("id").Str+"/end", `{"cached_tokens":1024,"prompt_tokens":1100}`); code != 204 ||
 		inFlight(t, l.Admin) != 0 {
-		t.Errorf("its end: %d %s, %d in flight", code, said.Raw, inFlight(t, l.Admin))
+		t.Errorf("its end: got %d %s, %d in flight, want 204, 0", code, said.Raw, inFlight(t, l.Admin))
 	}
 	if got := gjson.Parse(explain("", "--id", routed.Get("id").Str, "--json")); got.Get("reported_cached_tokens").Int() != 1024 ||
 		got.Get("code").Int() != 200 {
@@ -119,11 +119,11 @@ func TestExplainRunning(t *testing.T) {
 		}
 	}
 	if code, said := call("/v1/route", `{"model":`); code != 400 {
-		t.Errorf("no JSON: %d %s", code, said.Raw)
+		t.Errorf("no JSON: got %d %s, want 400", code, said.Raw)
 	}
 	if resp, err := http.Post("http://"+l.Admin+"/v1/route", "", strings.NewReader(string(raw))); err != nil ||
 		resp.StatusCode != http.StatusUnauthorized {
-		t.Errorf("without the token: %v %v", resp, err)
+		t.Errorf("without the token: got %v %v, want no error, StatusCode %d", resp, err, http.StatusUnauthorized)
 	}
 }
 

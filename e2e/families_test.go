@@ -43,19 +43,19 @@ func TestNamesOfTwoFamilies(t *testing.T) {
 					addr := workers[i%2].addr
 					r := decided(func() reply { return w.post(chat(script{Targets: []string{addr}}), nil) })
 					if r.err != nil || r.status != http.StatusOK || r.Worker != addr {
-						t.Errorf("%v, status %d from %s, chosen was %s", r.err, r.status, r.Worker, addr)
+						t.Errorf("%v, status %d from %s, chosen was %s, want no error, %d, %q", r.err, r.status, r.Worker, addr, http.StatusOK, addr)
 					}
 				}
 				for range 2 {
 					for method, path := range map[string]string{"GET": "/v1/models", "POST": "/tokenize"} {
 						if r := w.send(w.client, method, path, "{}", nil); r.err != nil || r.status != http.StatusOK {
-							t.Errorf("%s: %v, status %d", path, r.err, r.status)
+							t.Errorf("%s: got %v, status %d, want no error, %d", path, r.err, r.status, http.StatusOK)
 						}
 					}
 					s.stop()
 				}
 				if r := w.post(chat(script{}), nil); r.err != nil || r.status != http.StatusOK {
-					t.Errorf("without Sightline: %v, status %d", r.err, r.status)
+					t.Errorf("without Sightline: got %v, status %d, want no error, %d", r.err, r.status, http.StatusOK)
 				}
 			})
 		}

@@ -60,7 +60,7 @@ func TestServeWorkers(t *testing.T) {
 		r = post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": image}}}, nil)
 		quiet(t, l)
 		if r.status != 200 {
-			t.Fatalf("%+v", r)
+			t.Fatalf("got %+v, want status 200", r)
 		}
 		return lastDecision(t, l).Get("worker").Str, r
 	}
@@ -89,6 +89,6 @@ func TestServeWorkers(t *testing.T) {
 		return err == nil && strings.Count(string(rows), `"events":"live"`) == 3 && strings.Contains(string(rows), late)
 	})
 	if worker, _ := send(); worker != first {
-		t.Errorf("with the late worker the conversation goes to %s, not to %s", worker, first)
+		t.Errorf("with the late worker the conversation goes to %s, not to %s, want %q", worker, first, first)
 	}
 }

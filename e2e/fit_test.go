@@ -274,7 +274,7 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 			url := dataURL(photo(uint64(400 + i)))
 			first := ask(t, l, "What is this?", url)
 			if first.status != http.StatusOK || first.worker < 0 {
-				t.Fatalf("%+v", first)
+				t.Fatalf("got %+v, want status %d, worker at least 0", first, http.StatusOK)
 			}
 			awaitExact(t, l, first.worker, first.prompt)
 			parts := []any{imagePart(url, nil), map[string]any{"type": "text", "text": "And this?"}}
@@ -282,7 +282,8 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 				header := http.Header{"X-Target-Worker": {forged}, "X-Gateway-Destination-Endpoint": {forged}, "X-Envoy-Original-Dst-Host": {forged}}
 				r := post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": parts}}}, header)
 				if r.status != http.StatusOK || r.worker != first.worker || r.cached < 380 {
-					t.Errorf("%s in headers: %+v, the first went to %d", forged, r, first.worker)
+					t.Errorf("%s in headers: got %+v, the first went to %d, want status %d, worker %d, cached at least 380",
+						forged, r, first.worker, http.StatusOK, first.worker)
 				}
 				eventually(t, "the engine's count has come back", func() bool {
 					last, err := lab.Get("http://" + l.Admin + "/decisions?n=1")
@@ -303,7 +304,7 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 					req.Host = "site.example.com"
 				}
 				if r := do(http.DefaultClient, req); r.err != nil || string(r.body) != "web" {
-					t.Errorf("%q, %v from the other service", r.body, r.err)
+					t.Errorf("%q, %v from the other service: got %q, want no error, %q", r.body, r.err, string(r.body), "web")
 				}
 			}
 		})

@@ -137,7 +137,7 @@ func TestFleetFailures(t *testing.T) {
 	part = shares(100)[hanging] // what it has not answered is load
 	t.Logf("a worker that hangs gets %.2f times its fair share after two and a half seconds", part)
 	if part > 1 {
-		t.Error("it draws traffic")
+		t.Errorf("it draws traffic: got %v, want at most 1", part)
 	}
 	eventually(t, "it is put aside", func() bool {
 		return gjson.Get(g.page("/workers"), fmt.Sprintf("#(name==%q).health", fleet[hanging].name)).Str != ""

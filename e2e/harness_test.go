@@ -144,7 +144,7 @@ func withPatience(t testing.TB, printed string) string {
 	t.Helper()
 	text := patient.Replace(printed)
 	if strings.Count(text, ": 25s") < 2 {
-		t.Fatal("the printed configuration has other timeouts than these tests expect")
+		t.Fatalf("the printed configuration has other timeouts than these tests expect: got %d, want at least 2", strings.Count(text, ": 25s"))
 	}
 	return text
 }

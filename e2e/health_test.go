@@ -162,7 +162,7 @@ func TestFailingWorkerDrawsNothing(t *testing.T) {
 			}
 			at += int(metricOf(t, admin, "sightline_worker_failures_total", "") - failures)
 			if at*100 > 2*sent { // each counted twice, but for those that found nobody
-				t.Errorf("%d of %d requests at the failing worker after two seconds", at, sent)
+				t.Errorf("%d of %d requests at the failing worker after two seconds: got %d, want at most %d", at, sent, at*100, 2*sent)
 			}
 			if metricOf(t, admin, "sightline_workers_out", "") != 1 {
 				t.Errorf("not put aside: %s", page(t, admin, "/workers"))
@@ -184,7 +184,7 @@ func TestAllWorkersFail(t *testing.T) {
 	}
 	for _, x := range w.workers {
 		if x.served.Load() < 5 {
-			t.Errorf("%d requests at %s", x.served.Load(), x.addr)
+			t.Errorf("%d requests at %s, want at least 5", x.served.Load(), x.addr)
 		}
 		x.failing.Store(0)
 	}
@@ -221,13 +221,13 @@ func TestEnvoyDies(t *testing.T) {
 	t.Cleanup(next.Stop)
 	eventually(t, "the places are free", func() bool { return inFlight(t, admin) == 0 })
 	if took := time.Since(died); took > 5*time.Second {
-		t.Errorf("the dead Envoy's requests held their places for %v", took)
+		t.Errorf("the dead Envoy's requests held their places for %v, want at most %v", took, 5*time.Second)
 	} else {
 		t.Logf("free after %v", took)
 	}
 	for i := range 60 {
 		if r := w.post(chatOf(400, i), nil); r.status != http.StatusOK {
-			t.Fatalf("request %d to an idle fleet: status %d, %v", i, r.status, r.err)
+			t.Fatalf("request %d to an idle fleet: status %d, %v, want %d", i, r.status, r.err, http.StatusOK)
 		}
 	}
 }
@@ -249,12 +249,12 @@ func TestAccessLogIsMissing(t *testing.T) {
 		return metricOf(t, admin, "sightline_access_log_silent", "") == 1 && strings.Contains(page(t, admin, "/"), "access log")
 	})
 	if took := time.Since(begin); took > 10*time.Second {
-		t.Errorf("told after %v", took)
+		t.Errorf("told after %v, want at most %v", took, 10*time.Second)
 	}
 	eventually(t, "the log tells", func() bool { return strings.Contains(w.log.String(), "access log") })
 	for i := range 20 {
 		if r := w.post(chatOf(400, i), nil); r.status != http.StatusOK {
-			t.Fatalf("request %d to an idle fleet: status %d, %s", i, r.status, r.body)
+			t.Fatalf("request %d to an idle fleet: status %d, %s, want %d", i, r.status, r.body, http.StatusOK)
 		}
 	}
 	for end := time.Now().Add(45 * time.Second); inFlight(t, admin) > 0; time.Sleep(50 * time.Millisecond) {
@@ -300,7 +300,7 @@ func TestEndsAreNotTold(t *testing.T) {
 	}
 	for i := range 20 {
 		if r := w.post(chatOf(400, i), nil); r.status != http.StatusOK {
-			t.Fatalf("request %d to an idle fleet: status %d, %s", i, r.status, r.body)
+			t.Fatalf("request %d to an idle fleet: status %d, %s, want %d", i, r.status, r.body, http.StatusOK)
 		}
 	}
 }
@@ -327,18 +327,18 @@ func TestWorkerDrains(t *testing.T) {
 	before := draining.served.Load()
 	for i := range 30 {
 		if r := w.post(chatOf(400, 100+i), nil); r.status != http.StatusOK {
-			t.Errorf("request %d: status %d, %v", i, r.status, r.err)
+			t.Errorf("request %d: status %d, %v, want %d", i, r.status, r.err, http.StatusOK)
 		}
 	}
 	if n := draining.served.Load() - before; n != 0 {
-		t.Errorf("%d requests went to a worker that drains", n)
+		t.Errorf("%d requests went to a worker that drains, want 0", n)
 	}
 	if rows := page(t, admin, "/workers"); !strings.Contains(rows, "health check: 503") || inFlight(t, admin) == 0 {
 		t.Errorf("not shown: %s", rows)
 	}
 	close(draining.hold("to the end"))
 	if r := <-held; r.status != http.StatusOK {
-		t.Errorf("what it had ended with status %d, %v", r.status, r.err)
+		t.Errorf("what it had ended with status %d, %v, want %d", r.status, r.err, http.StatusOK)
 	}
 	eventually(t, "nothing is in flight", func() bool { return inFlight(t, admin) == 0 })
 	if metricOf(t, admin, "sightline_workers_out", "") != 1 {
@@ -350,7 +350,7 @@ func TestWorkerDrains(t *testing.T) {
 		return draining.served.Load() > before
 	})
 	if n := metricOf(t, admin, "sightline_worker_failures_total", ""); n != 0 {
-		t.Errorf("%v requests failed", n)
+		t.Errorf("%v requests failed, want 0", n)
 	}
 }
 
@@ -373,7 +373,7 @@ func TestOthersLoadIsSeen(t *testing.T) {
 	}
 	eventually(t, "requests are decided", func() bool { return w.post(chatOf(400, 0), nil).id() != "" })
 	if n := share(); n > 5 { // half are its share; ours at the other one weigh until their ends are told
-		t.Errorf("%d of 20 requests at a worker with 50 of others'", n)
+		t.Errorf("%d of 20 requests at a worker with 50 of others', want at most 5", n)
 	}
 	if metricOf(t, admin, "sightline_worker_load_age_seconds", "") > 3 {
 		t.Errorf("ages: %s", page(t, admin, "/metrics"))

@@ -114,7 +114,7 @@ func TestHybridWorkers(t *testing.T) {
 				}
 				if turn == 1 {
 					if n := corrections(); n > 0 {
-						t.Errorf("%g corrections and resyncs", n)
+						t.Errorf("%g corrections and resyncs, want 0", n)
 					}
 					l.KillSightline()
 					if err := l.StartSightline(); err != nil {
@@ -130,11 +130,11 @@ func TestHybridWorkers(t *testing.T) {
 			t.Logf("%d of %d requests found something, %d tokens in all; the workers got %d and %d", found, requests, cached,
 				stats[0].Requests, stats[1].Requests)
 			if n := corrections(); n > 0 {
-				t.Errorf("%g corrections and resyncs", n)
+				t.Errorf("%g corrections and resyncs, want 0", n)
 			}
 			for _, what := range []string{"unknown_blocks", "unknown_parents", "other_block_size", "gaps"} {
 				if n := metric(t, l, "sightline_events_total", `what="`+what+`"`); n > 0 {
-					t.Errorf("%g %s", n, what)
+					t.Errorf("got %g %s, want 0", n, what)
 				}
 			}
 		})

@@ -62,7 +62,7 @@ func TestImageHostThatDeceives(t *testing.T) {
 					map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{before, imagePart(url, nil),
 						map[string]any{"type": "text", "text": question}}}}}, nil)
 				if r.status != http.StatusOK {
-					t.Fatalf("%+v", r)
+					t.Fatalf("got %+v, want status %d", r, http.StatusOK)
 				}
 				settled(t, l)
 				return r
@@ -85,7 +85,7 @@ func TestImageHostThatDeceives(t *testing.T) {
 				}
 			}
 			if deceived < 3 {
-				t.Errorf("only %d of 8 predictions were wrong: nothing was tried", deceived)
+				t.Errorf("only %d of 8 predictions were wrong: nothing was tried, want at least 3", deceived)
 			}
 			r := ask(text, "And what is it now?", mine)
 			d := lastDecision(t, l)
@@ -94,7 +94,7 @@ func TestImageHostThatDeceives(t *testing.T) {
 				t.Errorf("%d tokens cached, predicted %s; before the attack %s", r.cached, d.Raw, known.Raw)
 			}
 			if n := metric(t, l, "sightline_blocks_corrected_total", ""); n != 0 {
-				t.Errorf("%v blocks were taken out of the index", n)
+				t.Errorf("%v blocks were taken out of the index, want 0", n)
 			}
 			if strings.Contains(log.String(), "picture's end") {
 				t.Errorf("what the host sent is in the log:\n%s", log)

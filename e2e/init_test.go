@@ -39,7 +39,7 @@ func TestInit(t *testing.T) {
 	}
 	first, r := seen("What is this?")
 	if r.status != 200 || r.cached != 0 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("got %+v, want status 200, cached 0", r)
 	}
 	eventually(t, "the image's blocks", func() bool {
 		worker, r := seen("And what is that?")
@@ -47,7 +47,7 @@ func TestInit(t *testing.T) {
 	})
 	for _, other := range []string{"This?", "That?", "What else?"} {
 		if worker, r := seen(other); worker != first || r.cached < 380 {
-			t.Errorf("%s: at %s with %d tokens cached, the first was at %s", other, worker, r.cached, first)
+			t.Errorf("%s: at %s with %d tokens cached, the first was at %s, want %q, at least 380", other, worker, r.cached, first, first)
 		}
 	}
 }
@@ -71,7 +71,7 @@ func TestSecondNode(t *testing.T) {
 	used := map[int64]bool{}
 	for i := range home {
 		if r := ask(t, l, "What is this?", dataURL(photo(uint64(80+i)))); r.status != 200 {
-			t.Fatalf("%+v", r)
+			t.Fatalf("got %+v, want status 200", r)
 		}
 		quiet(t, l)
 		home[i] = lastDecision(t, l).Get("rank").Int()
@@ -217,7 +217,7 @@ func initialised(t *testing.T, model string, ranks int, workers ...string) *lab.
 		}
 	}
 	if status != 0 || len(checks) < 30 {
-		t.Errorf("doctor: status %d of %d checks", status, len(checks))
+		t.Errorf("doctor: status %d of %d checks, want 0, at least 30", status, len(checks))
 	}
 	return l
 }
@@ -245,7 +245,7 @@ func behindPrinted(t *testing.T, l *lab.Lab, printed, listen string, workers int
 	})
 	e, err := envoytest.Run(t.Context(), binary(t), []byte(moved), envoyAdmin, log, "--concurrency", "2")
 	if err != nil {
-		t.Fatal(err, log.String())
+		t.Fatalf("got %v %q, want no error", err, log.String())
 	}
 	t.Cleanup(e.Stop)
 	if err := lab.WaitReady(t.Context(), l.Admin, envoyAdmin, workers); err != nil {
@@ -275,7 +275,7 @@ func TestRealVLLMInit(t *testing.T) {
 		return map[string]any{"model": tinyName, "messages": []any{map[string]any{"role": "user", "content": image}}}
 	}
 	if r := post(t, l, body(), nil); r.status != 200 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("got %+v, want status 200", r)
 	}
 	first := lastDecision(t, l).Get("worker").Str
 	eventually(t, "the image's blocks", func() bool {

@@ -48,7 +48,7 @@ func TestSwappedEventSockets(t *testing.T) {
 			})
 			for i := range 32 {
 				if got := ask(t, l, fmt.Sprintf("Question %d, which nobody has asked before: %s?", i, strings.Repeat("why ", 60))); got.status != 200 {
-					t.Fatalf("%+v", got)
+					t.Fatalf("got %+v, want status 200", got)
 				}
 			}
 			page := ""
@@ -58,14 +58,14 @@ func TestSwappedEventSockets(t *testing.T) {
 				one := gjson.Get(page, `#(code=="SL0308")`)
 				return err == nil && len(one.Get("workers").Array()) == 2
 			}); err != nil {
-				t.Fatal(err, page)
+				t.Fatalf("got %v %q, want no error", err, page)
 			}
 			one := gjson.Get(page, `#(code=="SL0308")`)
 			if what := one.Get("what").Str; !strings.Contains(what, "worker-1, worker-2") || !strings.Contains(one.Get("fix").Str, "events.zmq") {
 				t.Error(one.Raw)
 			}
 			if n := len(gjson.Parse(page).Array()); n != 1 {
-				t.Error("something else is said to be wrong as well:", page)
+				t.Errorf("something else is said to be wrong as well: %q; got %d, want 1", page, n)
 			}
 		})
 	}
@@ -99,7 +99,7 @@ func TestSlowWorkerIsNamed(t *testing.T) {
 	}
 	time.Sleep(5 * time.Second) // equal workers
 	if page := problems(); page != "[]\n" {
-		t.Error("before anything is wrong:", page)
+		t.Errorf("before anything is wrong: got %q, want %q", page, "[]\n")
 	}
 	l.Sims[1].SetSlow(2)
 	began, one := time.Now(), gjson.Result{}

@@ -41,12 +41,12 @@ func TestLearnsWithoutFiles(t *testing.T) {
 		r := post(t, l, map[string]any{"messages": messages}, nil)
 		asked++
 		if r.status != 200 {
-			t.Fatalf("%d %s", r.status, r.body)
+			t.Fatalf("got %d %s, want 200", r.status, r.body)
 		}
 		eventually(t, "the request is learned", func() bool {
 			for _, o := range []string{"unattributed", "doubtful", "no_room"} {
 				if n := metric(t, l, "sightline_learned_requests_total", `"`+o+`"`); n > 0 {
-					t.Fatalf("%v requests are %s", n, o)
+					t.Fatalf("%v requests are %s, want 0", n, o)
 				}
 			}
 			return taught() > before
@@ -70,7 +70,7 @@ func TestLearnsWithoutFiles(t *testing.T) {
 		map[string]any{"type": "text", "text": "What is this?"}}
 	first := learn(message("user", image))
 	if d := lastDecision(t, l); d.Get("reason").Str != "load" {
-		t.Errorf("a first sighting is decided by %s", d.Get("reason").Str)
+		t.Errorf("a first sighting is decided by %s, want %q", d.Get("reason").Str, "load")
 	}
 	expect("the same request", first.worker, message("user", image))
 	conversation := []any{message("user", image), message("assistant", gjson.Get(first.body, "choices.0.message.content").Str),
@@ -94,13 +94,13 @@ func TestLearnsWithoutFiles(t *testing.T) {
 		url := dataURL(photo(80 + i))
 		a, b := ask(t, l, "What is this?", url), ask(t, l, "And what is that?", url)
 		if a.worker != b.worker {
-			t.Errorf("an image that is on its way to worker %d goes to worker %d too", a.worker, b.worker)
+			t.Errorf("an image that is on its way to worker %d goes to worker %d too, want %d", a.worker, b.worker, b.worker)
 		}
 	}
 	if n := metric(t, l, "sightline_cached_tokens_reported_total", `"fewer"`) +
 		metric(t, l, "sightline_cached_tokens_reported_total", `"more"`); n != 0 {
 		all, _ := lab.Get("http://" + l.Admin + "/decisions?n=20")
-		t.Errorf("%v predictions were wrong: %s", n, all)
+		t.Errorf("%v predictions were wrong: %s, want 0", n, all)
 	}
 }
 
@@ -282,7 +282,7 @@ func TestTemplateChangesWithoutFiles(t *testing.T) {
 		question := map[string]any{"role": "user", "content": fmt.Sprint(asked, " is a number. Which one?")}
 		r := post(t, l, map[string]any{"messages": []any{system, question}}, nil)
 		if r.status != 200 {
-			t.Fatalf("%d %s", r.status, r.body)
+			t.Fatalf("got %d %s, want 200", r.status, r.body)
 		}
 		return r
 	}

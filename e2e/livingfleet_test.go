@@ -109,7 +109,7 @@ func (l *living) under(what string, may int, cuts bool, fault func()) {
 		return l.booked() == 0 && l.sum("sightline_requests_open")+l.sum("sightline_peer_requests") == 0
 	})
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("%s: booked for %v more", what, took)
+		t.Errorf("%s: booked for %v more, want at most %v", what, took, 5*time.Second)
 	}
 }
 
@@ -229,7 +229,7 @@ func TestRolesDie(t *testing.T) {
 		"envoy": map[string]any{"message_timeout": "2s"}})
 	l.under("all well", 0, false, func() {})
 	if prefilled.Load() == 0 || encoded.Load() == 0 {
-		t.Fatalf("%d prefilled apart, %d encoded, %d alone", prefilled.Load(), encoded.Load(), alone.Load())
+		t.Fatalf("%d prefilled apart, %d encoded, %d alone, want some, some", prefilled.Load(), encoded.Load(), alone.Load())
 	}
 	l.before = l.held()
 	l.under("a worker that prefills dies", 0, false, func() {
@@ -238,7 +238,7 @@ func TestRolesDie(t *testing.T) {
 		l.more(l.rate)
 	})
 	if n := l.missing("prefill"); n > 0 {
-		t.Errorf("%d requests lacked a worker that prefills", n)
+		t.Errorf("%d requests lacked a worker that prefills, want 0", n)
 	}
 	l.under("the other one too", 0, false, func() {
 		l.fleet[1].stop()
@@ -246,7 +246,8 @@ func TestRolesDie(t *testing.T) {
 		before := prefilled.Load()
 		l.more(l.rate)
 		if n := l.missing("prefill"); n == 0 || prefilled.Load() > before {
-			t.Errorf("%d counted without workers that prefill, %d prefilled apart", n, prefilled.Load()-before)
+			t.Errorf("%d counted without workers that prefill, %d prefilled apart: got %d, want some, at most %d",
+				n, prefilled.Load()-before, prefilled.Load(), before)
 		}
 	})
 	for _, e := range l.fleet[:2] {
@@ -269,7 +270,8 @@ func TestRolesDie(t *testing.T) {
 		before := encoded.Load()
 		l.more(2 * l.rate)
 		if n := l.missing("encode"); n == 0 || encoded.Load() > before {
-			t.Errorf("%d counted without workers that encode, %d encoded", n, encoded.Load()-before)
+			t.Errorf("%d counted without workers that encode, %d encoded: got %d, want some, at most %d",
+				n, encoded.Load()-before, encoded.Load(), before)
 		}
 	})
 	l.also = nil
@@ -294,7 +296,7 @@ func TestRolesDie(t *testing.T) {
 		eventually(t, "it is back", l.whole)
 	})
 	if left := l.held().above(l.before); left != "" {
-		t.Errorf("left behind: %s", left)
+		t.Errorf("left behind: got %s, want %q", left, "")
 	}
 }
 
@@ -329,7 +331,7 @@ func TestZonesAndLimits(t *testing.T) {
 		eventually(t, what+": who got no place is refused", func() bool {
 			for len(ended) > 0 {
 				if r := <-ended; r.status != http.StatusTooManyRequests || !r.decided {
-					t.Errorf("%s: status %d, %v, decided %v", what, r.status, r.err, r.decided)
+					t.Errorf("%s: status %d, %v, decided %v, want %d, true", what, r.status, r.err, r.decided, http.StatusTooManyRequests)
 				}
 				refused++
 			}
@@ -339,7 +341,7 @@ func TestZonesAndLimits(t *testing.T) {
 		all, most := inUse()
 		t.Logf("%s: %d of %d refused, at most %d at a worker, of %d", what, refused, sent, most, each)
 		if most > each+3 || all < each*workers {
-			t.Errorf("%s: %d in flight, %d at a worker", what, all, most)
+			t.Errorf("%s: got %d in flight, %d at a worker, want at most %d, at least %d", what, all, most, each+3, each*workers)
 		}
 	}
 	full("both there")
@@ -365,7 +367,7 @@ func TestZonesAndLimits(t *testing.T) {
 		}
 	}
 	if n := l.agree("all have ended"); n != 0 {
-		t.Errorf("%d in flight", n)
+		t.Errorf("%d in flight, want 0", n)
 	}
 	// Envoy tries the two workers that Sightline has named, which may both be of that zone.
 	l.under("a zone dies", 5, true, func() {
@@ -379,6 +381,6 @@ func TestZonesAndLimits(t *testing.T) {
 		eventually(t, "they are back", l.whole)
 	})
 	if left := l.held().above(l.before); left != "" {
-		t.Errorf("left behind: %s", left)
+		t.Errorf("left behind: got %s, want %q", left, "")
 	}
 }

@@ -119,7 +119,7 @@ func TestRealSidecar(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := raws(t, l, body, header); r.status != http.StatusOK {
-			t.Fatalf("%d %s", r.status, r.body)
+			t.Fatalf("got %d %s, want %d", r.status, r.body, http.StatusOK)
 		}
 	}
 	const held = 4 // at the worker that decodes: it would prefill as well as any if it had nothing to do
@@ -188,7 +188,7 @@ func TestRealSidecar(t *testing.T) {
 		at, others := ask(content)
 		list, asked := strings.Split(at.header.Get(extproc.HeaderEncoder), ","), 0
 		if len(list) != len(seeds) {
-			t.Fatalf("%d images, encoders %q", len(seeds), list)
+			t.Fatalf("%d images, encoders %q, want %d of them", len(seeds), list, len(seeds))
 		}
 		for _, addr := range encode {
 			for _, got := range others[addr] {
@@ -203,8 +203,8 @@ func TestRealSidecar(t *testing.T) {
 			}
 		}
 		if asked != len(seeds) || len(others[at.header.Get(extproc.HeaderPrefiller)]) != 1 {
-			t.Errorf("%d images: %d encoded, %d prefills where it was named", len(seeds), asked,
-				len(others[at.header.Get(extproc.HeaderPrefiller)]))
+			t.Errorf("%d images: got %d encoded, %d prefills where it was named, want %d, 1",
+				len(seeds), asked, len(others[at.header.Get(extproc.HeaderPrefiller)]), len(seeds))
 		}
 	}
 }

@@ -221,7 +221,7 @@ func TestRelay(t *testing.T) {
 				}
 			}
 			if held := names(l.Sims[first.worker]); len(held) != 1 || held[id] != inject {
-				t.Errorf("the worker holds blocks under %v; the content id is %s", held, id)
+				t.Errorf("the worker holds blocks under %v; the content id is %s, want 1 of them, [id] %v", held, id, inject)
 			}
 			two := post(t, l, request("relay-two", "Which is nicer?", imagePart(host+"/a.jpg", nil), imagePart(host+"/b.jpg", nil)), nil)
 			if d := lastDecision(t, l); two.status != 200 || int(d.Get("cached_tokens").Int()) != two.cached {
@@ -251,7 +251,8 @@ func TestRelay(t *testing.T) {
 				}
 			}
 			if metric(t, l, "sightline_relay_total", "served") < 3 || metric(t, l, "sightline_relay_images", "") != 3 {
-				t.Errorf("served %v, images %v", metric(t, l, "sightline_relay_total", "served"), metric(t, l, "sightline_relay_images", ""))
+				t.Errorf("served %v, images %v, want at least 3, 3",
+					metric(t, l, "sightline_relay_total", "served"), metric(t, l, "sightline_relay_images", ""))
 			}
 		})
 	}

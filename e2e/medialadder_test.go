@@ -105,7 +105,7 @@ func TestMediaLadder(t *testing.T) {
 		}
 	}
 	if k := knocks.Load(); k != 0 {
-		t.Errorf("%d connections to an address that nobody allowed", k)
+		t.Errorf("%d connections to an address that nobody allowed, want 0", k)
 	}
 	for i := range 6 { // by another name, so that the host of the other cases stays in favour
 		blind(imagePart(fmt.Sprintf("http://localhost:%s/%d/broken", port, i), nil))
@@ -156,7 +156,7 @@ func TestMediaLadder(t *testing.T) {
 		"an empty one":       map[string]any{"type": "image_url", "uuid": ""},
 	} {
 		if r, _ := blind(part); r.status != 400 || r.worker >= 0 || !strings.Contains(r.body, "uuid and no data") {
-			t.Errorf("%s: status %d, worker %d: %s", what, r.status, r.worker, r.body)
+			t.Errorf("%s: status %d, worker %d: %s, want 400, less than 0, %q in it", what, r.status, r.worker, r.body, "uuid and no data")
 		}
 	}
 	if _, d := blind(map[string]any{"type": "file",
@@ -194,7 +194,7 @@ func TestMediaBudget(t *testing.T) {
 		return lastDecision(t, l).Get("prompt_tokens").Int() == int64(first.prompt)-1
 	})
 	if n := metric(t, l, "sightline_fetch_total", `"downloads"`); n != 1 {
-		t.Errorf("%v downloads", n)
+		t.Errorf("%v downloads, want 1", n)
 	}
 }
 

@@ -200,7 +200,7 @@ func TestMediaYardstick(t *testing.T) {
 			for j := range 20 {
 				took, err := r.peer.decide(r.bodies[j%len(r.bodies)])
 				if err != nil {
-					t.Fatal(r.name, err)
+					t.Fatalf("%q: got %v, want no error", r.name, err)
 				}
 				if turn > 0 { // in the first, images become known
 					r.took = append(r.took, took)
@@ -263,7 +263,7 @@ func steady(t *testing.T, long time.Duration, nothing, ours *world, bodies [][]b
 					err := send(nothing, i)
 					mu.Lock()
 					if err != nil {
-						t.Errorf("nothing, at its end: %v", err)
+						t.Errorf("nothing, at its end: got %v, want no error", err)
 					}
 					n++
 					mu.Unlock()
@@ -314,7 +314,7 @@ func steady(t *testing.T, long time.Duration, nothing, ours *world, bodies [][]b
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
-					t.Errorf("request %d: %v", i, err)
+					t.Errorf("request %d: got %v, want no error", i, err)
 				}
 				took[w] = append(took[w], time.Since(due))
 			})
@@ -339,7 +339,7 @@ func steady(t *testing.T, long time.Duration, nothing, ours *world, bodies [][]b
 	}
 	limit(t, "streams failed, let through, timed out or confused", float64(bad), 0)
 	if opened := now[0] - was[0]; opened != sent {
-		t.Errorf("%d streams for %d requests", opened, sent)
+		t.Errorf("%d streams for %d requests, want %d", opened, sent, sent)
 	}
 }
 
@@ -394,7 +394,7 @@ func TestLadder(t *testing.T) {
 				times = append(times, d)
 			}
 			if len(times) == 0 {
-				t.Fatal("no decision")
+				t.Fatalf("no decision: got %d, want some", len(times))
 			}
 			t.Logf("  %.0f/s: decided %.0f/s, p50 %.1f, p99 %.1f ms, CPU %.2f cores, %d failed", rate, float64(len(times))/wall.Seconds(),
 				ms(quantile(times, .5)), ms(quantile(times, .99)), (cpuTime(t, w.pid)-was).Seconds()/wall.Seconds(), sent-len(times))

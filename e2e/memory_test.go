@@ -234,7 +234,7 @@ func named(t *testing.T, names ...string) (found []hostilebody.Shape) {
 		}
 	}
 	if len(found) != len(names) {
-		t.Fatalf("found %d of %q", len(found), names)
+		t.Fatalf("found %d of %q, want %d", len(found), names, len(names))
 	}
 	return found
 }

@@ -35,7 +35,7 @@ func TestWorkerThatCountsNonsense(t *testing.T) {
 		`{"prompt_tokens":1e30,"prompt_tokens_details":{"cached_tokens":"many"}}`, "[]", honest} {
 		usage.Store(said)
 		if r := w.post(chatOf(300, i), nil); r.status != http.StatusOK {
-			t.Fatalf("%s: %+v", said, r)
+			t.Fatalf("%s: got %+v, want status %d", said, r, http.StatusOK)
 		}
 		eventually(t, "its end is reported", func() bool {
 			return metricOf(t, admin, "sightline_access_log_entries_total", "ended") == float64(i+1)

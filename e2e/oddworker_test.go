@@ -30,7 +30,7 @@ func oddWorker(t *testing.T, change func(*sim.Config)) {
 	fresh := func() string { image++; return dataURL(photo(image)) }
 	served := func(question, url string) gjson.Result {
 		if r := ask(t, l, question, url); r.status != 200 {
-			t.Fatalf("%+v", r)
+			t.Fatalf("got %+v, want status 200", r)
 		}
 		quiet(t, l)
 		return lastDecision(t, l)

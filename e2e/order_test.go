@@ -109,14 +109,14 @@ func TestTakenOutOfService(t *testing.T) {
 		}
 	}
 	if _, err := command("drain", "worker-2", "--timeout", "30s"); err != nil {
-		t.Errorf("drain of a second worker: %v", err)
+		t.Errorf("drain of a second worker: got %v, want no error", err)
 	}
 	if said, err := command("cordon", "worker-3"); err == nil || !strings.Contains(said, "no other worker in service") {
 		t.Errorf("the last worker: %v, %q, want it refused", err, said)
 	}
 	for _, name := range []string{"worker-1", "worker-2"} {
 		if said, err := command("uncordon", name); err != nil || !strings.Contains(said, "in service") {
-			t.Errorf("uncordon %s: %v, %q", name, err, said)
+			t.Errorf("uncordon %s: got %v, %q, want no error, %q in it", name, err, said, "in service")
 		}
 	}
 	end := time.Now().Add(30 * time.Second)

@@ -126,7 +126,7 @@ func TestPickerOfOneAddress(t *testing.T) {
 			found := slices.ContainsFunc(check.Run(b, check.Want{Options: envoy.Default(), Picker: true, OneAddress: told}),
 				func(f check.Finding) bool { return f.Name == "choice_not_read" && f.Severity == check.Warning })
 			if found == told {
-				t.Errorf("route.one_address is %t, found: %t", told, found)
+				t.Errorf("route.one_address is %t, found: got %t, want other than %v", told, found, told)
 			}
 		}
 		return withPatience(t, printed)
@@ -134,7 +134,7 @@ func TestPickerOfOneAddress(t *testing.T) {
 	w.runSightline(extproc.Options{})
 	all := w.addrs()
 	if r := w.post(chat(script{Targets: all}), nil); r.status != 503 {
-		t.Fatalf("a list of addresses: %v, status %d from %q: this Envoy takes it", r.err, r.status, r.Worker)
+		t.Fatalf("a list of addresses: %v, status %d from %q: this Envoy takes it, want 503", r.err, r.status, r.Worker)
 	}
 	for i := range all {
 		targets := []string{all[i], all[1-i]}

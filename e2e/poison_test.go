@@ -48,7 +48,7 @@ func TestBodiesLeaveNothingBehind(t *testing.T) {
 				secret := strings.Repeat(fmt.Sprintf("tenant-%d-secret-%d ", c, i), 40)
 				r := ask(t, l, secret, fmt.Sprintf("http://%s:%s/%d/%d.jpg", name, port, c, i))
 				if r.status != http.StatusOK {
-					t.Errorf("status %d: %s", r.status, r.body)
+					t.Errorf("status %d: %s, want %d", r.status, r.body, http.StatusOK)
 				}
 			}
 		})

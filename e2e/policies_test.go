@@ -58,11 +58,11 @@ func TestPolicies(t *testing.T) {
 	}
 	for range 6 {
 		if status := done(2); status != http.StatusOK {
-			t.Fatal(status)
+			t.Fatalf("got %d, want %d", status, http.StatusOK)
 		}
 	}
 	if at := l.Sims[0].Stats().Requests; at != 6 {
-		t.Errorf("%d of 6 requests in the own zone", at)
+		t.Errorf("%d of 6 requests in the own zone, want 6", at)
 	}
 	eventually(t, "Envoy has reported their ends", func() bool { return inFlight(t, l.Admin) == 0 })
 	// Twenty-one places, held by one tenant as far as it may.

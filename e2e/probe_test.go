@@ -22,7 +22,7 @@ func TestWorkersAreProbed(t *testing.T) {
 		rows = gjson.ParseBytes(text).Array()
 		return err == nil && len(rows) == 3 && !strings.Contains(string(text), `"unreachable"`)
 	}); err != nil {
-		t.Fatal(err, rows)
+		t.Fatalf("got %v %+v, want no error", err, rows)
 	}
 	for _, r := range rows {
 		if r.Get("verdict").Str != "equal" || r.Get(`findings.#(what=="an image").verdict`).Str != "equal" {
@@ -30,7 +30,7 @@ func TestWorkersAreProbed(t *testing.T) {
 		}
 	}
 	if got := ask(t, l, "How large is it?", dataURL(photo(41))); got.status != 200 {
-		t.Fatalf("%+v", got)
+		t.Fatalf("got %+v, want status 200", got)
 	}
 	if err := lab.WaitFor(t.Context(), "Envoy's report of prompt tokens", func() bool {
 		text, err := lab.Get("http://" + l.Admin + "/metrics")
@@ -75,7 +75,7 @@ func TestModelDirectoryChanges(t *testing.T) {
 		row = gjson.GetBytes(text, "0")
 		return err == nil && row.Get("verdict").Str == "differs"
 	}); err != nil {
-		t.Fatal(err, row.Raw)
+		t.Fatalf("got %v %q, want no error", err, row.Raw)
 	}
 	if at := row.Get(`findings.#(what=="one turn").difference.position`); !at.Exists() || at.Int() != 0 ||
 		row.Get(`findings.#(what=="text").verdict`).Str != "equal" {
@@ -85,6 +85,6 @@ func TestModelDirectoryChanges(t *testing.T) {
 		t.Errorf("the page does not name the difference: %v", err)
 	}
 	if got := ask(t, l, "Still there?"); got.status != 200 {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want status 200", got)
 	}
 }

@@ -259,7 +259,7 @@ func TestSameImage(t *testing.T) {
 	host := imageHost(t, map[string][]byte{"a.jpg": a, "b.jpg": b})
 	first := ask(t, l, "What is this?", dataURL(a))
 	if first.status != 200 || first.cached != 0 {
-		t.Fatalf("%+v", first)
+		t.Fatalf("got %+v, want status 200, cached 0", first)
 	}
 	awaitExact(t, l, first.worker, first.prompt)
 	for name, url := range map[string]string{"data URL": dataURL(a), "URL": host + "/x/a.jpg", "another URL": host + "/y/a.jpg"} {
@@ -297,10 +297,10 @@ func TestNewImageTwiceAtOnce(t *testing.T) {
 	both.Go(func() { got[1] = ask(t, l, "Is it old?", url) })
 	both.Wait()
 	if got[0].worker != got[1].worker {
-		t.Errorf("workers %d and %d", got[0].worker, got[1].worker)
+		t.Errorf("workers %d and %d, want %d", got[0].worker, got[1].worker, got[1].worker)
 	}
 	if r := lastDecision(t, l).Get("reason").Str; r != "predicted" {
-		t.Errorf("the second was decided by %q", r)
+		t.Errorf("the second was decided by %q, want %q", r, "predicted")
 	}
 }
 
@@ -340,7 +340,7 @@ func TestClientSteersNothing(t *testing.T) {
 		}
 	}
 	if r := post(t, l, part(nil, "shared"), nil); r.status != 400 || r.worker != -1 || !strings.Contains(r.body, "uuid") {
-		t.Errorf("a uuid without data: status %d, worker %d, %s", r.status, r.worker, r.body)
+		t.Errorf("a uuid without data: status %d, worker %d, %s, want 400, -1, %q in it", r.status, r.worker, r.body, "uuid")
 	}
 }
 
@@ -411,7 +411,7 @@ func hundredASecond(t *testing.T, l *lab.Lab) (sent *atomic.Int64, end func()) {
 		clients.Wait()
 		t.Logf("%d requests, %d failed", sent.Load(), failed.Load())
 		if failed.Load() != 0 || sent.Load() < 200 {
-			t.Errorf("%d of %d requests failed", failed.Load(), sent.Load())
+			t.Errorf("%d of %d requests failed, want 0, at least 200", failed.Load(), sent.Load())
 		}
 	}
 }
@@ -488,7 +488,7 @@ func TestWorkerKilled(t *testing.T) {
 	cut := 0
 	for _, s := range streams {
 		if s.status != 200 {
-			t.Errorf("%s: status %d", s.user, s.status)
+			t.Errorf("%s: status %d, want 200", s.user, s.status)
 		}
 		if !s.whole {
 			cut++
@@ -496,7 +496,8 @@ func TestWorkerKilled(t *testing.T) {
 	}
 	t.Logf("%d of %d streams were cut, all on the worker that died (%d began there)", cut, len(streams), began)
 	if cut == 0 || cut > began || failed.Load() != 0 {
-		t.Errorf("%d streams cut (%d had begun on the dead worker), %d later requests failed", cut, began, failed.Load())
+		t.Errorf("%d streams cut (%d had begun on the dead worker), %d later requests failed, want some, at most %d, 0",
+			cut, began, failed.Load(), began)
 	}
 }
 
@@ -538,15 +539,15 @@ func TestGarbageBodies(t *testing.T) {
 	}
 	big := raws(t, l, []byte(chat(`"`+strings.Repeat("x", 65<<20)+`"`)), nil)
 	if big.status == 0 {
-		t.Error("a body over the limit was not answered")
+		t.Errorf("a body over the limit was not answered: got %d, want some", big.status)
 	}
 	if r := ask(t, l, "Still there?", dataURL(photo(8))); r.status != 200 {
-		t.Errorf("after all that: %+v", r)
+		t.Errorf("after all that: got %+v, want status 200", r)
 	} else if d := lastDecision(t, l); d.Get("prompt_tokens").Int() != int64(r.prompt) {
 		t.Errorf("after all that it decides %s", d.Raw)
 	}
 	if n := metric(t, l, "sightline_extproc_errors_total", "panic"); n != 0 {
-		t.Errorf("%v panics", n)
+		t.Errorf("%v panics, want 0", n)
 	}
 }
 
@@ -573,7 +574,7 @@ func TestRanks(t *testing.T) {
 		})
 	}
 	if len(seen) != 4 {
-		t.Errorf("4 images on %d of 4 ranks: %v", len(seen), seen)
+		t.Errorf("4 images on %d of 4 ranks: %v, want 4", len(seen), seen)
 	}
 }
 
@@ -645,7 +646,7 @@ func TestDemoStays(t *testing.T) {
 	}
 	offer := regexp.MustCompile(`^  curl -s (\S+) -H '(\S+): (\S+)' -d '([^']+)'$`).FindStringSubmatch(lines.Text())
 	if offer == nil {
-		t.Fatalf("no curl line, but %q", lines.Text())
+		t.Fatalf("no curl line, but %q: got %q, want one", lines.Text(), offer)
 	}
 	req, err := http.NewRequest(http.MethodPost, offer[1], strings.NewReader(offer[4]))
 	if err != nil {
@@ -661,6 +662,6 @@ func TestDemoStays(t *testing.T) {
 	// the image's and what is before it
 	if cached := gjson.GetBytes(answer, "usage.prompt_tokens_details.cached_tokens").Int(); err != nil ||
 		res.StatusCode != 200 || cached < 500 {
-		t.Errorf("%v, status %d: %s", err, res.StatusCode, answer)
+		t.Errorf("%v, status %d: %s; got %d, want no error, 200, at least 500", err, res.StatusCode, answer, cached)
 	}
 }

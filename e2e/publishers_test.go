@@ -135,6 +135,6 @@ func TestAlmostCompatiblePublishers(t *testing.T) {
 		return true
 	})
 	if status != 1 || checks[at].Verdict != doctor.Error {
-		t.Errorf("status %d: %+v", status, checks[at])
+		t.Errorf("status %d: %+v, want 1, Verdict %q", status, checks[at], doctor.Error)
 	}
 }

@@ -76,7 +76,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		return err == nil && gjson.GetBytes(rows, `#(events=="live")#|#`).Int() == 3
 	})
 	if n := metric(t, l, "sightline_decisions_total", ""); n < float64(sent.Load()) {
-		t.Errorf("%v decisions of %d requests", n, sent.Load())
+		t.Errorf("%v decisions of %d requests, want at least %v", n, sent.Load(), float64(sent.Load()))
 	}
 	quiet(t, l)
 	again := ask(t, l, "What is this?", dataURL(photo(71)))

@@ -72,7 +72,7 @@ func TestReplicasAreOne(t *testing.T) {
 			}
 			eventually(t, "both know all", agreed(long))
 			if open(one) == 0 || open(two) == 0 {
-				t.Fatalf("one of them decides nothing: %d and %d", open(one), open(two))
+				t.Fatalf("one of them decides nothing: got %d and %d, want some, some", open(one), open(two))
 			}
 			slowly(4) // a long one takes 9 s
 			load := startLoad(t, 200, func(i int) reply { return s.send(request(long+i, 2), true, time.Minute).reply })
@@ -224,7 +224,7 @@ func TestReplicasLearnTogether(t *testing.T) {
 			}
 		}
 		if n < 3 {
-			t.Errorf("%s: %d decisions", what, n)
+			t.Errorf("%s: got %d decisions, want at least 3", what, n)
 		}
 	}
 	expect("decided by the other one", func(talk int, by string) bool { return by != decider(first[talk]) })
@@ -249,11 +249,11 @@ func TestReplicasLearnTogether(t *testing.T) {
 		pairs++
 		a, b := first.header.Get("x-sightline-worker"), second.header.Get("x-sightline-worker")
 		if a != b {
-			t.Errorf("the first of two siblings went to %s, the second to %s: %s", a, b, second.header.Get("x-sightline-reason"))
+			t.Errorf("the first of two siblings went to %s, the second to %s: %s, want %q", a, b, second.header.Get("x-sightline-reason"), b)
 		}
 	}
 	if pairs < 6 {
-		t.Errorf("%d pairs of siblings were decided by both", pairs)
+		t.Errorf("%d pairs of siblings were decided by both, want at least 6", pairs)
 	}
 	were := map[string]bool{}
 	for range 20 {

@@ -117,7 +117,7 @@ func TestSightlineDiesUnderLoad(t *testing.T) {
 	l.more(20)
 	replies := l.stop()
 	if bad := failures(replies); len(bad) > 0 {
-		t.Errorf("%d of %d requests failed, such as: %s", len(bad), len(replies), bad[0])
+		t.Errorf("%d of %d requests failed, such as: %s, want 0", len(bad), len(replies), bad[0])
 	}
 	decided, without := counts(replies)
 	if decided == 0 || without == 0 {
@@ -162,10 +162,10 @@ func TestWorkerDiesUnderLoad(t *testing.T) {
 	replies := slices.DeleteFunc(slices.Clone(all), hadBeenSent)
 	lost := len(all) - len(replies)
 	if read == 0 || lost < read || lost > 2*read { // more may have come before it was gone
-		t.Errorf("%d requests were lost with their worker, which had read %d", lost, read)
+		t.Errorf("%d requests were lost with their worker, which had read %d, want some, at least %d, at most %d", lost, read, read, 2*read)
 	}
 	if bad := failures(replies); len(bad) > 0 {
-		t.Errorf("%d of %d requests failed, such as: %s", len(bad), len(replies), bad[0])
+		t.Errorf("%d of %d requests failed, such as: %s, want 0", len(bad), len(replies), bad[0])
 	}
 	for _, r := range replies {
 		if r.Worker == addrs[0] {
@@ -198,7 +198,7 @@ func TestRetryGoesToTheSecondChoice(t *testing.T) {
 		}
 	}
 	if r := w.post(chat(script{Targets: []string{a.addr, b.addr}}, big), nil); r.Worker != b.addr || r.Length < 8<<20 {
-		t.Errorf("8 MB: %v, status %d from %s, %d bytes", r.err, r.status, r.Worker, r.Length)
+		t.Errorf("8 MB: %v, status %d from %s, %d bytes, want %q, at least %d", r.err, r.status, r.Worker, r.Length, b.addr, 8<<20)
 	}
 	eventually(t, "Envoy's health check sees that the first is dead", func() bool {
 		return w.stat("cluster.workers_any.membership_healthy") == 3
@@ -237,7 +237,7 @@ func TestPanicInADecision(t *testing.T) {
 	w := start(t, 2, nil)
 	w.runSightline(extproc.Options{})
 	if r := w.post(chat(script{Panic: true, Targets: w.addrs()}), nil); r.err != nil || r.status != 200 {
-		t.Errorf("a panic in a decision: %v, status %d", r.err, r.status)
+		t.Errorf("a panic in a decision: got %v, status %d, want no error, 200", r.err, r.status)
 	}
 	if r := w.post(chat(script{Targets: w.addrs()}), nil); r.id() == "" || r.Worker != w.addrs()[0] {
 		t.Errorf("the request after: decision %q", r.id())
@@ -253,16 +253,16 @@ func TestIdleConnectionsCloseInTime(t *testing.T) {
 	x := w.workers[1]
 	r := w.post(chat(script{Targets: []string{x.addr}}), nil)
 	if r.Worker != x.addr {
-		t.Fatalf("%v, status %d from %q", r.err, r.status, r.Worker)
+		t.Fatalf("%v, status %d from %q, want %q", r.err, r.status, r.Worker, x.addr)
 	}
 	name := "cluster.workers_picked.upstream_cx_active"
 	if n := w.stat(name); n == 0 {
-		t.Fatal("no connection was kept")
+		t.Fatalf("no connection was kept: got %d, want some", n)
 	}
 	// The worker's end never closes an idle one. When Envoy does is its configuration's word: a test cannot time it.
 	eventually(t, "idle connections are closed", func() bool { return w.stat(name) == 0 })
 	if n := w.stat("cluster.workers_picked.upstream_cx_idle_timeout"); n == 0 {
-		t.Error("connections were closed, none of them for being idle")
+		t.Errorf("connections were closed, none of them for being idle: got %d, want some", n)
 	}
 	dump, err := w.envoy.Get(t.Context(), "/config_dump")
 	if err != nil {
@@ -304,7 +304,7 @@ func TestFullFleet(t *testing.T) {
 	var at []string
 	for range cap(held) {
 		if r := <-held; r.err != nil || r.status != 200 {
-			t.Errorf("%v, status %d", r.err, r.status)
+			t.Errorf("%v, status %d, want no error, 200", r.err, r.status)
 		} else if r.id() != "" { // on a busy machine one may pass undecided
 			at = append(at, r.Worker)
 		}

@@ -68,7 +68,7 @@ func direct(t *testing.T, w *sim.Worker, body map[string]any) (prompt int) {
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body)
 	if resp.StatusCode != http.StatusOK {
-		t.Errorf("status %d: %s", resp.StatusCode, text)
+		t.Errorf("status %d: %s, want %d", resp.StatusCode, text, http.StatusOK)
 	}
 	return int(gjson.GetBytes(text, "usage.prompt_tokens").Int())
 }
@@ -139,7 +139,8 @@ func TestStartBesideAFullWorker(t *testing.T) {
 			}
 			rows, _ := lab.Get("http://" + l.Admin + "/workers")
 			if n := gjson.GetBytes(rows, "0.blocks_held").Int(); int(n) > l.Sims[0].Stats().Blocks {
-				t.Errorf("%d blocks known of a worker that holds %d", n, l.Sims[0].Stats().Blocks)
+				t.Errorf("%d blocks known of a worker that holds %d: got %d, want at most %d",
+					n, l.Sims[0].Stats().Blocks, int(n), l.Sims[0].Stats().Blocks)
 			}
 		})
 	}
@@ -178,7 +179,7 @@ func TestWorkerReborn(t *testing.T) {
 		return err == nil && gjson.GetBytes(rows, "0.blocks_held").Int() == 0
 	})
 	if n := metric(t, l, "sightline_events_total", `what="restarts"`); n != 1 {
-		t.Errorf("%v restarts counted", n)
+		t.Errorf("%v restarts counted, want 1", n)
 	}
 	eventually(t, "the worker to be well", func() bool { return post(t, l, newTalk(1).turn(50), nil).status == http.StatusOK })
 	again := post(t, l, newTalk(1).turn(50), nil)
@@ -279,10 +280,10 @@ func lateReplica(t *testing.T, silent bool) {
 			!gjson.GetBytes(rows, "0.partial").Bool()
 	})
 	if n := metricOf(t, l.Admin, "sightline_peer_handovers_total", `what="taken"`); n < 1 || n > 2 { // again when both have one secret
-		t.Errorf("%v handed over here", n)
+		t.Errorf("%v handed over here, want some, at most 2", n)
 	}
 	if n := metricOf(t, another.admin, "sightline_peer_handovers_total", `what="told"`); n < 1 || n > 2 {
-		t.Errorf("%v told by the other", n)
+		t.Errorf("%v told by the other, want some, at most 2", n)
 	}
 	for i := range 3 {
 		eventually(t, "requests are decided", func() bool { return post(t, l, all[i].turn(40), nil).status == http.StatusOK && lastID(l) != "" })

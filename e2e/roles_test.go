@@ -51,7 +51,7 @@ func startSidecar(t *testing.T, worker string) *sidecar {
 			for i, url := range gjson.GetBytes(body, `messages.0.content.#(type=="image_url")#.image_url.url`).Array() {
 				res, err := http.Post("http://"+encoders[i%len(encoders)]+r.URL.Path, "application/json", strings.NewReader(url.Str))
 				if err != nil {
-					t.Errorf("encode at %s: %v", at, err)
+					t.Errorf("encode at %s: got %v, want no error", at, err)
 					continue
 				}
 				res.Body.Close()
@@ -170,7 +170,7 @@ func TestRoles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := raws(t, l, body, forged); r.status != http.StatusOK {
-			t.Fatalf("%d %s", r.status, r.body)
+			t.Fatalf("got %d %s, want %d", r.status, r.body, http.StatusOK)
 		}
 		got := <-decode.seen
 		for _, name := range []string{extproc.HeaderPrefiller, extproc.HeaderEncoder, extproc.HeaderSource} {
@@ -179,7 +179,7 @@ func TestRoles(t *testing.T) {
 			}
 		}
 		if v := got.Values(extproc.HeaderSource); len(v) > 0 {
-			t.Errorf("KV blocks from %q, though nothing is to be fetched", v)
+			t.Errorf("KV blocks from %q, though nothing is to be fetched, want 0 of them", v)
 		}
 		prefill, encode = got.Get(extproc.HeaderPrefiller), got.Get(extproc.HeaderEncoder)
 		for _, at := range strings.Split(encode, ",") {
@@ -194,17 +194,17 @@ func TestRoles(t *testing.T) {
 	}
 
 	if p, e := ask(text(0)); p == "" || e != "" {
-		t.Fatalf("a new text: prefill at %q, encode at %q", p, e)
+		t.Fatalf("a new text: prefill at %q, encode at %q, want some, %q", p, e, "")
 	}
 	if p, e := ask(text(0)); p != "" || e != "" {
-		t.Errorf("a text that is held where it is decoded: prefill at %q, encode at %q", p, e)
+		t.Errorf("a text that is held where it is decoded: prefill at %q, encode at %q, want %q, %q", p, e, "", "")
 	}
 	const images = 4
 	var prefilled, encoded [images]string
 	for i := range images {
 		prefilled[i], encoded[i] = ask(text(10+i), dataURL(photo(uint64(500+i))))
 		if prefilled[i] == "" || encoded[i] == "" {
-			t.Fatalf("new image %d: prefill at %q, encode at %q", i, prefilled[i], encoded[i])
+			t.Fatalf("new image %d: prefill at %q, encode at %q, want some, some", i, prefilled[i], encoded[i])
 		}
 	}
 	// The worker that prefilled the first image goes. The other one has not seen what that one had, and names the same encoders.
@@ -239,16 +239,16 @@ func TestRoles(t *testing.T) {
 	}
 	for url, at := range encodes {
 		if len(at) != 1 {
-			t.Errorf("an image of %d bytes was encoded at %v", len(url), at)
+			t.Errorf("an image of %d bytes was encoded at %v, want 1 of them", len(url), at)
 		}
 	}
 	mu.Unlock()
 	missing := func() float64 { return metric(t, l, "sightline_role_missing_total", `role="prefill"`) }
 	if n := missing(); n != 0 {
-		t.Errorf("%v requests lacked a worker that prefills", n)
+		t.Errorf("%v requests lacked a worker that prefills, want 0", n)
 	}
 	lose(1 - gone)
 	if p, _ := ask(text(30)); p != "" || missing() != 1 {
-		t.Errorf("without workers that prefill: prefill at %q, %v counted", p, missing())
+		t.Errorf("without workers that prefill: prefill at %q, %v counted, want %q, 1", p, missing(), "")
 	}
 }

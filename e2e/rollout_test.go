@@ -42,7 +42,7 @@ func TestRollout(t *testing.T) {
 	}{
 		{"none", map[string]any{"enforce": "0%", "max_in_flight": 1}, func(t *testing.T, r report.Report) {
 			if r.Steered.Requests != 0 || r.Would.Requests != r.Unsteered.Requests || r.Would.Spared < 300*conversations {
-				t.Errorf("%+v", r)
+				t.Errorf("got %+v, want Steered.Requests 0, Would.Requests %d, Would.Spared at least %d", r, r.Unsteered.Requests, 300*conversations)
 			}
 		}},
 		{"a tenth", map[string]any{"enforce": "10%"}, func(t *testing.T, r report.Report) {
@@ -84,7 +84,7 @@ func TestRollout(t *testing.T) {
 						http.Header{"X-Target-Worker": {l.Sims[0].Addr()}, "X-Session-Id": {fmt.Sprint("session ", n*conversations+c)}})
 					served[got.worker]++
 					if got.status != http.StatusOK {
-						t.Fatalf("status %d: %s", got.status, got.body)
+						t.Fatalf("status %d: %s, want %d", got.status, got.body, http.StatusOK)
 					}
 				}
 				eventually(t, "all ends are known", func() bool {
@@ -92,7 +92,7 @@ func TestRollout(t *testing.T) {
 				})
 			}
 			if len(served) != len(l.Sims) {
-				t.Errorf("requests by worker: %v", served)
+				t.Errorf("requests by worker: got %v, want %d of them", served, len(l.Sims))
 			}
 			var r report.Report
 			eventually(t, "the log has all lines", func() bool {
@@ -100,7 +100,8 @@ func TestRollout(t *testing.T) {
 				return err == nil && json.Unmarshal(text, &r) == nil && ended(r) == conversations*turns
 			})
 			if r.Unsteered.Failed+r.Steered.Failed > 0 || r.Unsteered.Counted+r.Steered.Counted != conversations*turns {
-				t.Errorf("%+v", r)
+				t.Errorf("%+v: got %d, %d, want 0, %d",
+					r, r.Unsteered.Failed+r.Steered.Failed, r.Unsteered.Counted+r.Steered.Counted, conversations*turns)
 			}
 			step.check(t, r)
 			armsHold(t, l)

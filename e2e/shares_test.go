@@ -75,7 +75,7 @@ func TestClientsShareTheDecoder(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		if b, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
-			t.Errorf("status %d: %s", resp.StatusCode, b)
+			t.Errorf("status %d: %s, want %d", resp.StatusCode, b, http.StatusOK)
 		}
 	}
 	var all sync.WaitGroup
@@ -96,6 +96,6 @@ func TestClientsShareTheDecoder(t *testing.T) {
 		}
 	}
 	if waiting < 12 { // 48 of its 64 got a place; few had their turn
-		t.Errorf("only %d of 16 of the hostile client's images still waited when the other client's was named", waiting)
+		t.Errorf("only %d of 16 of the hostile client's images still waited when the other client's was named, want at least 12", waiting)
 	}
 }

@@ -136,7 +136,7 @@ func TestSignalsInPrometheus(t *testing.T) {
 		})
 	}
 	if asked < 25 {
-		t.Errorf("only %d expressions", asked)
+		t.Errorf("only %d expressions, want at least 25", asked)
 	}
 	alerts, err := query(`ALERTS{alertstate="firing"}`)
 	planted := map[string]bool{"SightlineFinding": true, "SightlineFindingError": true}
@@ -173,7 +173,7 @@ func expressions(t *testing.T) (all []string) {
 			err = read(raw)
 		}
 		if err != nil {
-			t.Fatal(file, err)
+			t.Fatalf("%q: got %v, want no error", file, err)
 		}
 	}
 	for _, g := range append(rules.Groups, names.Groups...) {

@@ -65,7 +65,7 @@ func TestNothingIsSmuggledThroughEnvoy(t *testing.T) {
 				}
 				mu.Unlock()
 				if len(said.Found) > 0 || said.Spoofed {
-					t.Errorf("smuggled %v, header %s %t: %+v %q", said.Found, h.Name, said.Spoofed, q.Path, q.Body)
+					t.Errorf("smuggled %v, header %s %t: %+v %q, want 0 of them, false", said.Found, h.Name, said.Spoofed, q.Path, q.Body)
 				}
 			}
 		})
@@ -77,7 +77,8 @@ func TestNothingIsSmuggledThroughEnvoy(t *testing.T) {
 	all.Wait()
 	t.Logf("smuggle: %d requests through Envoy, %d read as JSON by uvicorn's application; statuses %v", n, read, statuses)
 	if read*20 < n || statuses[0]*20 > n {
-		t.Error("hardly any request reached the application: the test says little")
+		t.Errorf("hardly any request reached the application: the test says little; got %d, %d, want at least %d, at most %d",
+			read*20, statuses[0]*20, n, n)
 	}
 }
 

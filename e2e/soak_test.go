@@ -140,13 +140,14 @@ func TestSoak(t *testing.T) {
 		lasts, runtime.NumCPU(), sent, failed, undecided, made, index)
 	t.Log(said)
 	if failed > 0 || index != "equal" {
-		t.Errorf("%d failed, index %s", failed, index)
+		t.Errorf("%d failed, index %s, want 0, %q", failed, index, "equal")
 	}
 	if what := last.above(middle.resources); what != "" || last.megabytes > middle.megabytes*5/4 {
-		t.Errorf("not flat in the second half: %s, %d MB then %d", what, middle.megabytes, last.megabytes)
+		t.Errorf("not flat in the second half: got %s, %d MB then %d, want %q, at most %d",
+			what, middle.megabytes, last.megabytes, "", middle.megabytes*5/4)
 	}
 	if last.p99 > 2*first.p99+50*time.Millisecond { // a shared machine is no quiet one
-		t.Errorf("p99 of the last tenth is %v, of the first %v", last.p99, first.p99)
+		t.Errorf("p99 of the last tenth is %v, of the first %v, want at most %v", last.p99, first.p99, 2*first.p99+50*time.Millisecond)
 	}
 	if file := os.Getenv("SIGHTLINE_SOAK_DOC"); file != "" {
 		section.Write(t, file, "soak", fmt.Sprintf("%s The first, sixth and last tenth: p99 of an answer %v, %v, %v; %d, %d, %d MB.", said,

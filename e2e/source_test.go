@@ -54,11 +54,11 @@ func TestSourceOfBlocks(t *testing.T) {
 		strings.Repeat("A story about routers and their caches. ", 300))
 	forged := http.Header{http.CanonicalHeaderKey(extproc.HeaderSource): {"192.0.2.1:1"}}
 	if r := raws(t, l, body, forged); r.status != http.StatusOK {
-		t.Fatalf("%d %s", r.status, r.body)
+		t.Fatalf("got %d %s, want %d", r.status, r.body, http.StatusOK)
 	}
 	first := <-seen
 	if first.source != nil {
-		t.Errorf("nobody has it yet: KV blocks from %q", first.source)
+		t.Errorf("nobody has it yet: KV blocks from %q, want nil", first.source)
 	}
 	eventually(t, "the index has what the worker has", func() bool {
 		return metric(t, l, "sightline_index_blocks", "") == float64(len(l.Sims[first.worker].Blocks()))
@@ -66,7 +66,7 @@ func TestSourceOfBlocks(t *testing.T) {
 	// Requests that do not end fill the worker that has the prompt, until the other one gets one.
 	for n := 0; ; n++ {
 		if n == 40 {
-			t.Fatalf("%d requests in flight, and the other worker has none", n)
+			t.Fatalf("%d requests in flight, and the other worker has none, want other than 40", n)
 		}
 		go func() {
 			req, _ := http.NewRequest(http.MethodPost, l.URL+"/v1/chat/completions", strings.NewReader(string(body)))
@@ -80,7 +80,7 @@ func TestSourceOfBlocks(t *testing.T) {
 		got := <-seen
 		if got.worker == first.worker {
 			if got.source != nil {
-				t.Errorf("worker %d has the prompt: KV blocks from %q", got.worker, got.source)
+				t.Errorf("worker %d has the prompt: KV blocks from %q, want nil", got.worker, got.source)
 			}
 			continue
 		}

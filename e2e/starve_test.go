@@ -90,7 +90,7 @@ func TestIdleBodiesBlindNobody(t *testing.T) {
 					return w.stat("http.ingress.ext_proc.streams_started") >= before+c.n
 				})
 				if bad, last := w.cleaned(40, 4); bad > 0 {
-					t.Errorf("%d of 40 requests of others went on unread or uncleaned; %s", bad, last)
+					t.Errorf("%d of 40 requests of others went on unread or uncleaned; %s, want 0", bad, last)
 				}
 			})
 		}
@@ -175,12 +175,12 @@ func TestLargeBodiesStarveNobody(t *testing.T) {
 	}
 	eventually(t, "all large bodies are at Sightline", func() bool { return w.stat("http.ingress.ext_proc.streams_started") >= before+8 })
 	if bad, last := w.cleaned(300, 8); bad > 0 {
-		t.Errorf("%d of 300 requests of others went on unread or uncleaned; %s", bad, last)
+		t.Errorf("%d of 300 requests of others went on unread or uncleaned; %s, want 0", bad, last)
 	}
 	close(stop)
 	large.Wait()
 	if bad > 0 {
-		t.Errorf("%d of %d large bodies reached a worker uncleaned or undecided", bad, sent)
+		t.Errorf("%d of %d large bodies reached a worker uncleaned or undecided, want 0", bad, sent)
 	}
 	t.Logf("%d large bodies", sent)
 }

@@ -41,7 +41,7 @@ func TestPickIsObeyed(t *testing.T) {
 		}
 	}
 	if n := w.stat("http.ingress.ext_proc.failure_mode_allowed") - unrouted; n != 0 {
-		t.Errorf("%d requests without a decision", n)
+		t.Errorf("%d requests without a decision, want 0", n)
 	}
 }
 
@@ -98,7 +98,8 @@ func TestClientCannotSteer(t *testing.T) {
 			return
 		}
 		if r.err != nil || r.status != 200 || r.Worker == bait {
-			t.Errorf("%s: %v, status %d from %q, of Envoy's workers %q", where, r.err, r.status, r.Worker, w.addrs())
+			t.Errorf("%s: got %v, status %d from %q, of Envoy's workers %q, want no error, 200, other than %q",
+				where, r.err, r.status, r.Worker, w.addrs(), bait)
 			return
 		}
 		picked := asked && r.id() != ""
@@ -245,7 +246,7 @@ func TestMalformedHTTP2SteersNothing(t *testing.T) {
 		}
 		all.Wait()
 		if n := w.workers[0].served.Load() - before; n != 0 {
-			t.Errorf("%d requests reached the worker whole", n)
+			t.Errorf("%d requests reached the worker whole, want 0", n)
 		}
 		if status, err := w.sendFields(hpack.HeaderField{Name: "x-mine", Value: "1"}, true); err != nil || status != "200" ||
 			w.workers[0].served.Load() != before+1 {
@@ -356,7 +357,7 @@ func TestNameLeadsElsewhere(t *testing.T) {
 	})
 	for range 8 {
 		if r := w.post(`{"model":"m","messages":[{"role":"user","content":"hello"}]}`, nil); r.err != nil || r.status != 200 || r.Worker != known {
-			t.Fatalf("%v, status %d from %s, %s", r.err, r.status, r.Worker, r.body)
+			t.Fatalf("%v, status %d from %s, %s, want no error, 200, %q", r.err, r.status, r.Worker, r.body, known)
 		}
 	}
 	if !strings.Contains(w.log.after(0), "is in none of envoy.worker_networks") {
@@ -412,6 +413,6 @@ func TestUnixSocketAndTCP(t *testing.T) {
 	w := start(t, 1, func(o *envoy.Options) { o.Sightline = freeAddr(t) })
 	w.runSightline(extproc.Options{})
 	if r := w.post(chat(script{Targets: w.addrs()}), nil); r.status != 200 || r.id() == "" {
-		t.Errorf("over TCP: status %d, decision %q", r.status, r.id())
+		t.Errorf("over TCP: status %d, decision %q, want 200, some", r.status, r.id())
 	}
 }

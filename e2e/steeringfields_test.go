@@ -112,7 +112,7 @@ func TestEverySteeringField(t *testing.T) {
 			}
 		}
 		if tried < 3 {
-			t.Errorf("%s: no request has a place for it", field)
+			t.Errorf("%s: no request has a place for it; got %d, want at least 3", field, tried)
 		}
 	}
 	all.Wait()

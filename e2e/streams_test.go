@@ -34,7 +34,7 @@ func onWorker(t *testing.T, l *lab.Lab, worker int, seed uint64) string {
 func again(t *testing.T, l *lab.Lab, url string) gjson.Result {
 	t.Helper()
 	if r := ask(t, l, "And now?", url); r.status != 200 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("got %+v, want status 200", r)
 	}
 	return lastDecision(t, l)
 }
@@ -54,7 +54,7 @@ func TestDeadStreams(t *testing.T) {
 			return d.Get("reason").Str == "predicted" && d.Get("why").Str == "the worker's events have not come for long"
 		})
 		if age := metric(t, l, "sightline_event_stream_age_seconds", name); age < 10 {
-			t.Errorf("%s is doubted after %v s", name, age)
+			t.Errorf("%s is doubted after %v s, want at least 10", name, age)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestAgentRestarts(t *testing.T) {
 		urls = append(urls, onWorker(t, l, 1, uint64(740+40*i)))
 	}
 	if n := restarts() - before; n != 0 {
-		t.Errorf("the router began anew %v times", n)
+		t.Errorf("the router began anew %v times, want 0", n)
 	}
 	if text, _ := agent("/state"); gjson.Get(text, "worker").Str != "worker-2" || gjson.Get(text, "ranks.0.published.Blocks").Int() == 0 {
 		t.Error(text)
@@ -128,7 +128,7 @@ func TestStreamDeleted(t *testing.T) {
 	})
 	onWorker(t, l, 1, 580)
 	if _, err := nats.Connect("nats://" + l.NATS); !errors.Is(err, nats.ErrAuthorization) {
-		t.Errorf("a stranger comes in: %v", err)
+		t.Errorf("a stranger comes in: got %v, want %v", err, nats.ErrAuthorization)
 	}
 	conn, err := nats.Connect("nats://"+l.NATS, nats.UserInfo("operator", "word"))
 	if err != nil {

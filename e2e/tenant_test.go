@@ -44,7 +44,7 @@ func TestTenants(t *testing.T) {
 		}
 		got := post(t, l, body, header)
 		if got.status != http.StatusOK {
-			t.Fatalf("%d %s", got.status, got.body)
+			t.Fatalf("got %d %s, want %d", got.status, got.body, http.StatusOK)
 		}
 		quiet(t, l)
 		mu.Lock()

@@ -112,11 +112,11 @@ func TestOtherPathsAreNotBuffered(t *testing.T) {
 	for _, path := range []string{"/v1/audio/transcriptions", "/v1/files", "/"} {
 		if r := w.send(w.client, "POST", path, big, http.Header{"Content-Type": {"application/octet-stream"}}); r.status != 200 ||
 			r.Length != len(big) || r.id() != "" {
-			t.Errorf("%s: %v, status %d, %d bytes, decision %q", path, r.err, r.status, r.Length, r.id())
+			t.Errorf("%s: %v, status %d, %d bytes, decision %q, want 200, %d, %q", path, r.err, r.status, r.Length, r.id(), len(big), "")
 		}
 	}
 	if r := w.send(w.client, "GET", "/v1/models", "", nil); r.status != 200 || r.Path != "/v1/models" {
-		t.Errorf("GET: %v, status %d", r.err, r.status)
+		t.Errorf("GET: %v, status %d; got %q, want 200, %q", r.err, r.status, r.Path, "/v1/models")
 	}
 	// Over the limit nothing of an endpoint's passes: announced it is refused at once, else once it is too much.
 	if r := w.post(chat(script{}, `"pad":"`+big+`"`), nil); r.err == nil && r.status != 413 || r.Worker != "" {
@@ -175,7 +175,7 @@ func TestAnswersStream(t *testing.T) {
 		}
 		res.Body.Close()
 		if len(events) != 7 || events[6] != "data: [DONE]" || !strings.Contains(events[3], `"3"`) {
-			t.Errorf("%s: events %q", name, events)
+			t.Errorf("%s: events %q, want 7 of them, [6] %q, [3] %q in it", name, events, "data: [DONE]", `"3"`)
 		}
 	}
 	// Nothing of ours hangs on a generation: all ext_proc streams are closed.

@@ -44,7 +44,7 @@ func TestOneWorkerUnauthorized(t *testing.T) {
 	for i := uint64(0); !isOut(); i++ { // other images draw requests to the idle worker, as in a fleet
 		if i == 60 {
 			rows, _ := lab.Get("http://" + l.Admin + "/workers")
-			t.Fatalf("/workers does not say %q: %s", why, rows)
+			t.Fatalf("/workers does not say %q: %s; got %d, want other than 60", why, rows, i)
 		}
 		ask(t, l, "And this?", dataURL(photo(1000+i)))
 		quiet(t, l)
@@ -63,6 +63,6 @@ func TestOneWorkerUnauthorized(t *testing.T) {
 		said = said || strings.Contains(evidence, "worker-1") && strings.Contains(evidence, why)
 	}
 	if !said || status == 0 {
-		t.Errorf("doctor exits with %d and does not say %q: %+v", status, why, checks)
+		t.Errorf("doctor exits with %d and does not say %q: %+v; got %v, want true, some", status, why, checks, said)
 	}
 }

@@ -113,7 +113,7 @@ func TestOldRelease(t *testing.T) {
 	}
 	s.stop()
 	if r := w.post(chat(script{}), nil); r.err != nil || r.status != 200 {
-		t.Errorf("without Sightline: %v, status %d", r.err, r.status)
+		t.Errorf("without Sightline: got %v, status %d, want no error, 200", r.err, r.status)
 	}
 }
 

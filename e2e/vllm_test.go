@@ -39,7 +39,7 @@ func versionOf(t *testing.T, dir string) string {
 	t.Helper()
 	found, _ := filepath.Glob(filepath.Join(dir, "lib", "python*", "site-packages", "vllm-*.dist-info"))
 	if len(found) == 0 {
-		t.Fatalf("%s holds no vLLM (run make e2e-vllm)", dir)
+		t.Fatalf("%s holds no vLLM (run make e2e-vllm): got %d, want some", dir, len(found))
 	}
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(found[0]), "vllm-"), "+cpu.dist-info")
 }
@@ -134,7 +134,7 @@ func TestRealVLLM(t *testing.T) {
 		"%d, otherwise %d; probes equal %d; audit equal %.0f, other %.0f\n",
 		engines[0].version, engines[1].version, r.equal, r.unequal, r.first, r.refused, r.notRefused, r.probes, equal, other)
 	if r.unequal+r.notRefused > 0 || other > 0 {
-		t.Error("the engines and the predictions do not agree")
+		t.Errorf("the engines and the predictions do not agree: got %d, %v, want 0, 0", r.unequal+r.notRefused, other)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestRealVLLMShortReplay(t *testing.T) {
 			cached := gjson.Get(ask(g, c), "usage.prompt_tokens_details.cached_tokens").Int()
 			predicted := gjson.Get(g.page("/decisions?n=1"), "0.cached_tokens").Int()
 			if predicted > cached {
-				t.Errorf("%d tokens predicted, vLLM had %d", predicted, cached)
+				t.Errorf("%d tokens predicted, vLLM had %d, want at most %d", predicted, cached, cached)
 			}
 			held, known = held+cached, known+predicted
 		}

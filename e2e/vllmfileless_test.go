@@ -156,7 +156,7 @@ func (m *unfiled) run(t *testing.T, forks *vllmForks, version string) {
 		if known && d.Get("reason").Str == "predicted" { // it goes on with an answer, or is the second sighting of a beginning
 			estimates++
 			if predicted < cached-3*16 || predicted > cached { // the answer has 24 tokens
-				t.Errorf("%s: predicted %d, vLLM's %d", what, predicted, cached)
+				t.Errorf("%s: predicted %d, vLLM's %d, want at least %d, at most %d", what, predicted, cached, cached-3*16, cached)
 			}
 		} else if known {
 			compared++
@@ -199,7 +199,7 @@ func (m *unfiled) run(t *testing.T, forks *vllmForks, version string) {
 	}
 	for _, outcome := range []string{"unattributed", "doubtful", "no_room"} {
 		if n := metric(t, l, "sightline_learned_requests_total", `"`+outcome+`"`); n > 0 {
-			t.Errorf("%v requests are %s", n, outcome)
+			t.Errorf("%v requests are %s, want 0", n, outcome)
 		}
 	}
 }

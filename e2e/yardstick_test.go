@@ -125,7 +125,7 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 	_, after, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(after)
 	if err != nil || len(fields) < 13 {
-		t.Fatalf("CPU time of process %d: %v", pid, err)
+		t.Fatalf("CPU time of process %d: %v; got %d, want no error, at least 13", pid, err, len(fields))
 	}
 	return time.Duration(number(fields[11])+number(fields[12])) * 10 * time.Millisecond
 }
@@ -239,7 +239,7 @@ func TestYardstick(t *testing.T) {
 	for i, body := range slices.Concat(small, large) { // images become known, connections open
 		for _, w := range y.ways {
 			if err := y.send(w.url, body); err != nil {
-				t.Fatal(i, w.name, err)
+				t.Fatalf("%d %q: got %v, want no error", i, w.name, err)
 			}
 		}
 	}

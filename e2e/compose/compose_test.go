@@ -153,7 +153,7 @@ func TestCompose(t *testing.T) {
 	s.wantDecided()
 	for i := range 6 {
 		if prompt, cached := s.ask(fmt.Sprint("first", i)); cached < prompt-32 {
-			t.Errorf("after the restart: first%d: %d of %d tokens were cached", i, cached, prompt)
+			t.Errorf("after the restart: first%d: got %d of %d tokens were cached, want at least %d", i, cached, prompt, prompt-32)
 		}
 	}
 

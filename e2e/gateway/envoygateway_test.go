@@ -71,7 +71,7 @@ func installEnvoy(t *testing.T, dir, version string) {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("cp", "-L", os.Getenv("ENVOY"), bin+"/envoy").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("got %v: %s, want no error", err, out)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestEnvoyGateway(t *testing.T) {
 	before := pods[0].Stats().Requests
 	for i := range 20 {
 		if status, _ := ask(t, url, fmt.Sprint("unready", i), nil, 0); status != 200 {
-			t.Errorf("with a pod that is not ready: status %d", status)
+			t.Errorf("with a pod that is not ready: status %d, want 200", status)
 		}
 	}
 	if n := pods[0].Stats().Requests - before; n > 0 {

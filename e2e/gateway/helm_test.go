@@ -59,7 +59,7 @@ func TestHelm(t *testing.T) {
 	}
 	must("install", "sightline", old+"/examples/helm", "--create-namespace", "-f", mine)
 	if got := objects(); got != all || image() != "r/sightline:0.1.0" {
-		t.Fatalf("0.1.0: %s, image %s", got, image())
+		t.Fatalf("0.1.0: got %s, image %s, want %q, %q", got, image(), all, "r/sightline:0.1.0")
 	}
 	uid := c.kubectl("get", "deployment", "sightline", "-n", "llm", "-o", "jsonpath={.metadata.uid}")
 
@@ -102,7 +102,7 @@ func TestHelm(t *testing.T) {
 	}
 	must("rollback", "sightline", "1")
 	if got := objects(); got != all || image() != "r/sightline:0.1.0" {
-		t.Errorf("rolled back: %s, image %s", got, image())
+		t.Errorf("rolled back: got %s, image %s, want %q, %q", got, image(), all, "r/sightline:0.1.0")
 	}
 	must("uninstall", "sightline")
 	if got := objects(); got != "" || c.kubectl("get", "secrets", "-n", "llm", "-l", "owner=helm", "-o", "name") != "" {

@@ -16,12 +16,12 @@ func TestManifestsApply(t *testing.T) {
 		}
 		out := c.kubectl("apply", "--server-side", "--force-conflicts", "--validate=strict", "-k", manifests+folder)
 		if !strings.Contains(out, "serverside-applied") {
-			t.Errorf("%s: %s", folder, out)
+			t.Errorf("%s: got %s, want %q in it", folder, out, "serverside-applied")
 		}
 	}
 	out, err := c.try(`{"apiVersion":"gateway.envoyproxy.io/v1alpha1","kind":"BackendTrafficPolicy","metadata":{"name":"x","namespace":"llm"},"spec":{"retries":{}}}`,
 		"apply", "--server-side", "--validate=strict", "-f", "-")
 	if err == nil || !strings.Contains(out, "retries") {
-		t.Errorf("an unknown field: %v, %s", err, out)
+		t.Errorf("an unknown field: got %v, %s, want an error, %q in it", err, out, "retries")
 	}
 }

@@ -146,7 +146,7 @@ func TestInferencePool(t *testing.T) {
 			round++
 			for i := range 20 {
 				if status, _ := ask(t, url, fmt.Sprint(what, round, i), nil, 0); status != 200 {
-					t.Errorf("%s: status %d", what, status)
+					t.Errorf("%s: status %d, want 200", what, status)
 				}
 			}
 			return pods[pod].Stats().Requests == before
@@ -198,7 +198,7 @@ func TestInferencePool(t *testing.T) {
 	close(stop)
 	clients.Wait()
 	if failed.Load() > 0 {
-		t.Errorf("%d of %d requests failed when one of two replicas was killed", failed.Load(), sent.Load())
+		t.Errorf("%d of %d requests failed when one of two replicas was killed, want 0", failed.Load(), sent.Load())
 	}
 	t.Logf("%d requests, one of two replicas killed among them: %d failed", sent.Load(), failed.Load())
 	if n := gjson.Get(c.kubectl("get", "pods", "-n", "llm", "-o", "json"), "items.#").Int(); n != 3 {

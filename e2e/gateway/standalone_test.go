@@ -44,7 +44,7 @@ func standalone(t *testing.T, version string, backends map[string][]string) stri
 		for doc := range strings.SplitSeq(string(text), "\n---\n") {
 			var object map[string]any
 			if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
-				t.Fatal(file, err)
+				t.Fatalf("%q: got %v, want no error", file, err)
 			}
 			toBackends(object)
 			if object["kind"] == "EnvoyProxy" {

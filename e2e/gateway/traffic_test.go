@@ -58,7 +58,7 @@ func drive(t *testing.T, url string, pods []*sim.Worker, sightline *process) {
 	ok := func(what string, header http.Header, pad int) {
 		t.Helper()
 		if status, _ := ask(t, url, what, header, pad); status != http.StatusOK {
-			t.Errorf("%s: status %d", what, status)
+			t.Errorf("%s: status %d, want %d", what, status, http.StatusOK)
 		}
 	}
 	const topics = 12 // so many do not find their worker by chance
@@ -85,7 +85,7 @@ func drive(t *testing.T, url string, pods []*sim.Worker, sightline *process) {
 		for _, ip := range podIPs {
 			steer := http.Header{"X-Gateway-Destination-Endpoint": {ip + ":8000"}, "X-Target-Worker": {ip + ":8000"}}
 			if status, hit := ask(t, url, fmt.Sprint("topic", round, i), steer, 0); status != http.StatusOK || !hit {
-				t.Errorf("a client names %s: status %d, cached: %t", ip, status, hit)
+				t.Errorf("a client names %s: status %d, cached: %t, want %d, true", ip, status, hit, http.StatusOK)
 			}
 		}
 	}
@@ -95,6 +95,6 @@ func drive(t *testing.T, url string, pods []*sim.Worker, sightline *process) {
 		ok(fmt.Sprint("alone", i), http.Header{"X-Gateway-Destination-Endpoint": {podIPs[0] + ":8000"}}, 0)
 	}
 	if n := pods[0].Stats().Requests - before; n == 30 {
-		t.Error("without Sightline, a client's header chooses the worker")
+		t.Errorf("without Sightline, a client's header chooses the worker: got %d, want other than 30", n)
 	}
 }

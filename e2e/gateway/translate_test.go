@@ -134,7 +134,7 @@ func TestTranslate(t *testing.T) {
 	good := strings.Join(all, "\n---\n")
 	write(strings.Replace(good, "endpointOverride:", "endpointOveride:", 1))
 	if _, wrong, err := translate(); err == nil || !strings.Contains(wrong, "endpointOveride") {
-		t.Errorf("a misspelt field: %v, %s", err, wrong)
+		t.Errorf("a misspelt field: got %v, %s, want an error, %q in it", err, wrong, "endpointOveride")
 	}
 	write(good)
 	dump, wrong, err := translate()
