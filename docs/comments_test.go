@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/scanner"
@@ -27,9 +28,17 @@ var foreign = strings.Fields(`
 	connector_ec_common.go connector_epd_shared_storage.go filestore.go llm_d_router_metrics.go logger.go metrics.go plugin.go
 	prefix_based_pd_decider.go`)
 
+// endings are those of files, sections those of the configuration that a package shares its name with: no members of a package or type.
+var (
+	endings  = strings.Fields("go sh json yaml yml proto py md txt gz jinja html tmpl model so")
+	sections = strings.Fields("dynamo envoy media index")
+)
+
 var (
 	humps   = regexp.MustCompile(`\b([a-z][a-z0-9]*[A-Z]\w*|[A-Z][a-z0-9]+[A-Z]\w*)\b`)
 	members = regexp.MustCompile(`\b([A-Za-z]\w*)\.([A-Z]\w*)\b`)
+	private = regexp.MustCompile(`(^|[^\w./"-])([A-Za-z]\w*)\.([a-z]\w*)([^\w./:(-]|$)`) // a lower-case member, in no path, URL or call
+	pointed = regexp.MustCompile(`(?:^|\s)(?:\[\])?\*?\[?\]?\*([A-Za-z]\w*)\b`)          // a type: *Name, []*Name
 	goFile  = regexp.MustCompile(`\b[a-z0-9_]+\.go\b`)
 	opening = regexp.MustCompile(`^//\s([a-z]\w*)\s\w+s\s`)
 	words   = regexp.MustCompile(`\w+`)
@@ -76,10 +85,31 @@ func TestComments(t *testing.T) {
 				}
 			}
 		}
+		begins := func(doc *ast.CommentGroup, names ...*ast.Ident) {
+			if doc == nil {
+				return
+			}
+			if m := opening.FindStringSubmatch(doc.List[0].Text); m != nil &&
+				!slices.ContainsFunc(names, func(n *ast.Ident) bool { return n.Name == m[1] }) {
+				t.Errorf("%s: the comment begins with %s, want %s", files.Position(doc.Pos()), m[1], names[0].Name)
+			}
+		}
 		for _, d := range file.Decls {
-			if f, ok := d.(*ast.FuncDecl); ok && f.Doc != nil {
-				if m := opening.FindStringSubmatch(f.Doc.List[0].Text); m != nil && m[1] != f.Name.Name {
-					t.Errorf("%s: the comment of %s begins with %s", files.Position(f.Pos()), f.Name.Name, m[1])
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				begins(d.Doc, d.Name)
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					doc := d.Doc
+					if d.Lparen.IsValid() { // of a group, each has its own
+						doc = nil
+					}
+					switch s := s.(type) {
+					case *ast.TypeSpec:
+						begins(cmp.Or(s.Doc, doc), s.Name)
+					case *ast.ValueSpec:
+						begins(cmp.Or(s.Doc, doc), s.Names...)
+					}
 				}
 			}
 		}
@@ -156,6 +186,22 @@ func (g *goTree) unresolved(folder, comment string) (bad []string) {
 		}
 		if !found {
 			bad = append(bad, m[0])
+		}
+	}
+	for _, m := range private.FindAllStringSubmatch(comment, -1) {
+		folders := slices.Concat(g.packages[m[2]], g.types[m[2]])
+		found := len(folders) == 0 || slices.Contains(endings, m[3]) || slices.Contains(sections, m[2]) && g.names[m[3]] ||
+			strings.Contains(m[3], "_") || g.inFolder[folder][m[3]]
+		for _, f := range folders {
+			found = found || g.inFolder[f][m[3]]
+		}
+		if !found {
+			bad = append(bad, m[2]+"."+m[3])
+		}
+	}
+	for _, m := range pointed.FindAllStringSubmatch(comment, -1) {
+		if !g.names[m[1]] {
+			bad = append(bad, m[1])
 		}
 	}
 	for _, f := range goFile.FindAllString(comment, -1) {

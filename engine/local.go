@@ -91,7 +91,7 @@ func inBackground[T any](ctx context.Context, c fair.Client, x *localFiles, pani
 }
 
 var (
-	// vLLM raises a RuntimeError, not a ValueError (multimodal/media/connector.py, 0.30 to 0.32).
+	// errNoLocal is 500: vLLM raises a RuntimeError, not a ValueError (multimodal/media/connector.py, 0.30 to 0.32).
 	errNoLocal = &Refused{Status: 500, Reason: "local media without allowed_local_media_path"}
 	errOutside = &Refused{Status: 400, Reason: "local media path outside of allowed_local_media_path"}
 )

@@ -58,7 +58,7 @@ type Config struct {
 
 	// Proxy returns the proxy for a URL, nil for none (HTTP_PROXY, HTTPS_PROXY, NO_PROXY of the environment). The proxy's own
 	// address is not checked, and it resolves names itself: with a proxy, addresses written in a URL are checked, and names only by
-	// their port (guard.written).
+	// their port (addressGuard.checkURL).
 	Proxy func(*url.URL) (*url.URL, error)
 
 	// Seen, if set, is called once for every image downloaded, with the client that named it first, in the download's own goroutine,

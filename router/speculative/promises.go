@@ -127,7 +127,7 @@ type reach struct {
 	blocks int32
 }
 
-// reaches extends the reach of many slots at once. The work is proportional to the blocks that may extend some slot's reach, not
+// Reaches extends the reach of many slots at once. The work is proportional to the blocks that may extend some slot's reach, not
 // to the number of slots.
 type Reaches struct {
 	all     []reach
