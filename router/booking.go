@@ -94,7 +94,7 @@ func (r *booker) book(p *plan) {
 	c, read := &p.mem.choice, &p.mem.reading
 	b := &bookingRecord{client: p.req.Client, model: p.out.Model, arm: p.out.Arm, slot: c.Chosen, cachedTokens: -1}
 	if p.unread {
-		r.learning.borrowed(c.Chosen.ID, read.session)
+		r.learning.receiver().Borrowed(c.Chosen.ID, read.session)
 		r.openBooking(p, b, ledger.Booking{Slot: c.Chosen, Decode: c.Decode})
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/learned"
@@ -162,17 +161,15 @@ func (l *lookup) recall(in *lookInput, path *learned.Path) {
 
 // learnedClass returns the number of a class of workers with blocks of one form, the same in all replicas.
 func learnedClass(model, class string, form block.Form) uint32 {
-	h := fnv.New32a()
-	for _, text := range []string{model, class, strconv.Itoa(form.Size), strconv.Itoa(form.Lookahead)} {
-		_, _ = io.WriteString(h, text+"\x00")
-	}
-	return h.Sum32() | 1
+	return numberOf(model, class, strconv.Itoa(form.Size), strconv.Itoa(form.Lookahead))
 }
 
-// learnedFrom returns the number of a slot's worker.
-func learnedFrom(slot *fleet.Slot) uint32 {
+// numberOf returns a number of some texts, which is not 0.
+func numberOf(texts ...string) uint32 {
 	h := fnv.New32a()
-	_, _ = io.WriteString(h, slot.Worker.Name)
+	for _, text := range texts {
+		_, _ = io.WriteString(h, text+"\x00")
+	}
 	return h.Sum32() | 1
 }
 
@@ -232,17 +229,12 @@ func appendChain(dst []uint64, p *learned.Path) []uint64 {
 // watch begins to watch a request that is remembered, on its way to a slot; nil: it is not.
 func (l *learning) watch(id string, slot *fleet.Slot, session string, q *learned.Request, now time.Time) {
 	if q == nil {
-		l.borrowed(slot.ID, session)
+		l.receiver().Borrowed(slot.ID, session) // a client's
 		return
 	}
-	q.ID, q.Slot, q.Worker, q.Session = id, slot.ID, learnedFrom(slot), session
+	q.ID, q.Slot, q.Worker, q.Session = id, slot.ID, numberOf(slot.Worker.Name), session
 	q.Shared = l.replicas || slot.Load(now).OtherSenders > 0
 	l.learner.Watch(q)
-}
-
-// borrowed tells the learner of a request with a client's session that is not watched.
-func (l *learning) borrowed(slot indexer.SlotID, session string) {
-	l.receiver().Borrowed(slot, session)
 }
 
 // predict predicts that a slot will have what a path's steps become.

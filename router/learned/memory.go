@@ -81,11 +81,10 @@ type node struct {
 	prev, next *node     // in ring, if it is a leaf
 	end        [2]uint64 // the last step's number
 	steps      []uint16  // low bits of each step's number
-	own        []uint64  // the node's chain: the first from blocks of the parent's, and these
+	branch               // of the parent's chain
 	ending     *ending   // nil: no path ended here
-	from       int32
-	common     int32 // blocks that nearly all paths share which part at this node; -1 while no path has parted here
-	weight     int32 // about how many tokens the steps stand for
+	common     int32     // blocks that nearly all paths share which part at this node; -1 while no path has parted here
+	weight     int32     // about how many tokens the steps stand for
 	children   int32
 	latest     *node  // of the children
 	least      int32  // fewest blocks among the new paths that more counts; before these, common before it was lowered
@@ -100,8 +99,7 @@ type node struct {
 
 // ending is what is known of the request whose path is a node's.
 type ending struct {
-	own    []uint64 // the latest prompt's chain: the first from blocks of the node's, and these
-	from   int32
+	branch          // of the node's chain: the latest prompt's
 	held   int32    // leading blocks of it that are believed: earlier ones had them too
 	tokens int32    // of the prompt; 0: not known
 	by     uint32   // the worker that alone had fewer; 0: as node.by
@@ -137,10 +135,27 @@ func (n *node) bytes() int {
 	return size
 }
 
-func (e *ending) length() int { return int(e.from) + len(e.own) }
+// branch is a chain of blocks: the first from blocks of another chain, and its own.
+type branch struct {
+	own  []uint64
+	from int32
+}
 
-// length returns how many blocks the node's chain has.
-func (n *node) length() int { return int(n.from) + len(n.own) }
+func branchOf(chain []uint64, from int) branch {
+	return branch{append([]uint64(nil), chain[from:]...), int32(from)}
+}
+
+// length returns how many blocks the chain has.
+func (b *branch) length() int { return int(b.from) + len(b.own) }
+
+// shared returns how many leading blocks of it a prompt has that has the first before of the other chain.
+func (b *branch) shared(chain []uint64, before int) int {
+	from := int(b.from)
+	if before < from {
+		return before
+	}
+	return from + common(b.own, chain[min(from, len(chain)):])
+}
 
 // NewMemory returns an empty memory that takes at most the given number of bytes. sizes tells what share of a prompt some steps are.
 func NewMemory(most int, sizes *Sizes) *Memory {
@@ -360,24 +375,6 @@ func (r *root) answered(e *ending, said uint64, same int, chain []uint64, first 
 	}
 }
 
-// shared returns how many leading blocks of an ending's chain another one has that has the first same of its node's.
-func (e *ending) shared(chain []uint64, same int) int {
-	from := int(e.from)
-	if same < from {
-		return same
-	}
-	return from + common(e.own, chain[min(from, len(chain)):])
-}
-
-// shared returns how many leading blocks of the node's chain a prompt has that has the first before of the parent's.
-func (n *node) shared(chain []uint64, before int) int {
-	from := int(n.from)
-	if before < from {
-		return before
-	}
-	return from + common(n.own, chain[min(from, len(chain)):])
-}
-
 // common returns how many leading blocks are the same.
 func common(a, b []uint64) (n int) {
 	for n < min(len(a), len(b)) && a[n] == b[n] {
@@ -522,8 +519,8 @@ func (s Step) alike() int {
 
 // add adds steps as a leaf behind a node of whose chain the prompt has the first same blocks.
 func (m *Memory) add(parent *node, steps []Step, weight int32, same int, chain []uint64) *node {
-	n := &node{parent: parent, end: steps[len(steps)-1].Number, steps: make([]uint16, len(steps)), from: int32(same),
-		own: append([]uint64(nil), chain[same:]...), common: -1, weight: weight}
+	n := &node{parent: parent, end: steps[len(steps)-1].Number, steps: make([]uint16, len(steps)),
+		branch: branchOf(chain, same), common: -1, weight: weight}
 	for i := range steps {
 		n.steps[i] = low(steps[i])
 	}
@@ -543,12 +540,11 @@ func (m *Memory) add(parent *node, steps []Step, weight int32, same int, chain [
 func (m *Memory) split(n *node, steps []Step, weight int32) *node {
 	m.stats.Bytes -= n.bytes()
 	head := &node{parent: n.parent, end: steps[len(steps)-1].Number, steps: append([]uint16(nil), n.steps[:len(steps)]...),
-		own: n.own, from: n.from,
-		common: -1, weight: weight, children: 1, latest: n}
+		branch: n.branch, common: -1, weight: weight, children: 1, latest: n}
 	if n.parent.latest == n {
 		n.parent.latest = head
 	}
-	n.parent, n.steps, n.from, n.own = head, append([]uint16(nil), n.steps[len(steps):]...), int32(head.length()), nil
+	n.parent, n.steps, n.branch = head, append([]uint16(nil), n.steps[len(steps):]...), branch{from: int32(head.length())}
 	n.weight = max(0, n.weight-head.weight)
 	m.nodes[edge{head.parent, head.steps[0]}] = head
 	m.nodes[edge{head, n.steps[0]}] = n
@@ -605,12 +601,10 @@ func (m *Memory) endAt(r *root, n *node, same int, t Taught) {
 	}
 	m.stats.Bytes -= n.bytes()
 	if n.children == 0 {
-		n.from = int32(min(int(n.from), same))
-		n.own = append([]uint64(nil), t.Chain[n.from:]...)
+		n.branch = branchOf(t.Chain, min(int(n.from), same))
 		e.from = int32(len(t.Chain))
 	} else { // others rely on the node's chain
-		e.from = int32(min(same, n.length()))
-		e.own = append([]uint64(nil), t.Chain[e.from:]...)
+		e.branch = branchOf(t.Chain, min(same, n.length()))
 	}
 	n.ending = &e
 	m.stats.Bytes += n.bytes()
