@@ -193,7 +193,7 @@ func (m *unfiled) talks(t *testing.T, l *lab.Lab, at, talks int) (y learnedTally
 			parts = slices.Insert(parts, map[bool]int{true: 1}[m.behind], m.medium(uint64(100*at+i/4))) // two conversations have the same
 		}
 		k := &vllmTalk{model: m.config, rng: rng, messages: []any{system, map[string]any{"role": "user", "content": parts}}}
-		if i%4 > 1 { // answers in words that become the tokens they were, as those of trained models do; the others are in any tokens
+		if i%2 == 1 { // answers in words that become the tokens they were, as those of trained models do; the others are in any tokens
 			k.more = map[string]any{"allowed_token_ids": common}
 		}
 		k.ask = func(body map[string]any, chunks int) string {

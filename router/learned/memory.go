@@ -51,10 +51,7 @@ const mostAwaiting = 1 << 19 // steps and blocks of the lessons that are kept wh
 // Stats are what a memory holds and has done.
 type Stats struct {
 	Nodes, Bytes int
-	Taught       uint64 // requests
 	Forgotten    uint64 // nodes that were dropped for lack of room
-	Lowered      uint64 // times that a later prompt had fewer blocks than were learned
-	NoRoom       uint64 // requests that taught nothing: they were of too many classes
 }
 
 // root is the node before all paths of a class.
@@ -237,7 +234,6 @@ func (m *Memory) Teach(l *Lesson) (news bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stats.Taught++
 	if m.awaiting {
 		m.steps += len(l.Path.Steps) + len(l.Taught.Chain)
 		again := *l
@@ -272,7 +268,6 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 	p, t, before := &l.Path, l.Taught, m.changes
 	root := m.root(l.Class)
 	if root == nil {
-		m.stats.NoRoom++
 		return false
 	}
 	root.low, root.fine = false, false
@@ -433,7 +428,6 @@ func (m *Memory) lower(r *root, n *node, same int, worker uint32) {
 	}
 	switch {
 	case same < int(n.common):
-		m.stats.Lowered++
 		m.changes++
 		if n.by == 0 {
 			n.least, n.by = n.common, worker
@@ -585,9 +579,6 @@ func (m *Memory) endAt(r *root, n *node, same int, t Taught) {
 			if e.more == enoughSame || e.more >= enoughMore && r.isOdd(e.by) {
 				e.held = int32(agreed)
 			}
-		}
-		if agreed < known {
-			m.stats.Lowered++ // the same request became two prompts, such as by a date in the template
 		}
 	}
 	if n.children > 0 {
