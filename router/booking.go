@@ -203,7 +203,7 @@ func (r *booker) recordPredictions(b *bookingRecord, st *slotEstimate, a *looked
 
 // openBooking books a plan's work, on no slot yet if the request is not steered.
 func (r *booker) openBooking(p *plan, b *bookingRecord, work ledger.Booking) {
-	work.Source, work.Note = p.req.Source, b
+	work.Source, work.Note, work.Due = p.req.Source, b, p.due
 	if r.opt.Audit != nil {
 		r.opt.Audit.Borrowed(p.mem.reading.session)
 	}

@@ -42,7 +42,7 @@ type Order struct {
 	Delay  float64 `json:"delay_ms"`        // from its arrival
 	Work   int     `json:"work_tokens"`     // to compute and to encode
 	Steps  int     `json:"steps,omitempty"` // of priority: above or below 0
-	Serves string  `json:"serves"`          // in which order the worker says that it serves
+	Serves string  `json:"serves"`          // in which order the worker serves: as it says, else as observed
 }
 
 // dueAfter returns when a request with so much work is due. flex: its client says that it can wait.
@@ -55,13 +55,18 @@ func dueAfter(q *Request, flex bool, work int) Order {
 	return Order{Delay: milliseconds(delay - time.Duration(steps)*priorityStep), Work: work, Steps: steps}
 }
 
-// placeAt returns the place at a worker of a request that is due at a moment, in Unix milliseconds.
-func (s *serving) placeAt(w *fleet.Worker, due int64) (place Place) {
+// takesOrder returns how a worker takes the order of requests; the zero value: it is to get none.
+func (s *serving) takesOrder(w *fleet.Worker) rules.Order {
 	m := s.names[w.Model].model // that of the request may not be known
 	if m == nil || m.NoOrder || w.Instance != "" {
-		return place
+		return rules.Order{}
 	}
-	takes := m.classes[m.classOf(w)].rules.Order
+	return m.classes[m.classOf(w)].rules.Order
+}
+
+// placeAt returns the place at a worker of a request that is due at a moment, in Unix milliseconds.
+func (s *serving) placeAt(w *fleet.Worker, due int64) (place Place) {
+	takes := s.takesOrder(w)
 	if value := cmp.Or(w.Serving(), takes.Assumed).Number(due); takes.Header != "" && value != "" {
 		place = Place{Header: takes.Header, Value: value, Ahead: takes.Assumed != rules.Unsaid}
 	}
@@ -108,8 +113,11 @@ func (p *plan) nameOrder() {
 			}
 		}
 	}
+	if p.serving.takesOrder(c.Chosen.Worker).Header != "" {
+		p.due = p.came.UnixMilli() + int64(order.Delay) // whether it is told or not: what is served first shows the worker's order
+	}
 	if first.Value != "" {
-		order.Serves = c.Chosen.Worker.Serving().String()
-		d.Order = &order
+		serves, _ := c.Chosen.Serves()
+		order.Serves, d.Order = serves.String(), &order
 	}
 }

@@ -3,6 +3,7 @@ package router
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router/ledger"
@@ -207,6 +208,9 @@ func (r *Replicas) takeShared(replica string, s *SharedBooking) {
 	note := &replicaBooking{chain: r.opt.Secret.Key().Chain(nil, s.Locals), path: s.Path}
 	work := fleet.Work{Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, maxChoices),
 		Media: s.Fetches}
+	if r.serving.Load().takesOrder(slot.Worker).Header != "" {
+		work.Due = now.UnixMilli() + int64(milliseconds(time.Duration(s.Tokens)*delayPerToken)) // about as there
+	}
 	b := ledger.Booking{Slot: slot, Work: work,
 		Model: s.Model, Tenant: s.Tenant, Counted: s.Model != "", Note: note, Bytes: (len(s.Locals) + len(s.Path)) * blockBytes}
 	if s.EventsExpected && s.From < len(s.Locals) {

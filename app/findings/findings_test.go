@@ -126,6 +126,7 @@ func TestFindings(t *testing.T) {
 			EventsError: Failure{Cause: fmt.Errorf("%w: status 401", rules.ErrNotAsked)}}},
 			Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Asked, Verdict: probe.Absent,
 				Fault: rules.Key, Detail: "status 401"}}}}}, "SL0109", "warning", "gpu-1: it cannot be asked what it serves: status 401"},
+		{worker(func(w *Worker) { w.Unordered = true }), "SL0110", "note", "gpu-1: short requests wait for long ones that came before them"},
 		{worker(func(w *Worker) { w.Events = "unreadable" }), "SL0309", "error", "cannot be read"},
 		{worker(func(w *Worker) { w.Events = "none" }), "SL0301", "warning", "guessed"},
 		{worker(func(w *Worker) { w.Events = "catching up" }), "SL0303", "warning", "not all"},

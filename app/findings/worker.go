@@ -47,7 +47,8 @@ type Worker struct {
 	Removal *forecast.Removal `json:"removal,omitempty"`
 
 	Role      string `json:"role,omitempty"`             // prefill, decode, encode; none: all
-	Serves    string `json:"serves,omitempty"`           // in which order it says that it serves waiting requests
+	Serves    string `json:"serves,omitempty"`           // in which order it serves waiting requests, as it says, else as observed
+	Unordered bool   `json:"-"`                          // requests due sooner were seen to wait for earlier ones
 	BlockSize int    `json:"block_size,omitempty"`       // tokens in a block, by its events
 	OtherSize int    `json:"other_block_size,omitempty"` // the same, if block_size is configured otherwise
 	// RulesAside are the rules for reading prompts that have stepped aside for it, since events contradict them.

@@ -173,6 +173,11 @@ func (f *Facts) ofWorkers(l *list) {
 					"else runs there; if its hardware is another one on purpose: a class of its own"}, w.Name,
 				fmt.Sprintf("%.1f times as long", slow.Times))
 		}
+		if flag := engine.RulesOf(cmp.Or(w.Engine, engine.DefaultServer().Engine), "").Flags.Order; w.Unordered && flag != "" {
+			l.add(Finding{Code: "SL0110", Severity: "note", kind: "order " + w.Engine, From: "events",
+				What: "short requests wait for long ones that came before them", Fix: "start it with " + flag +
+					": bursts then wait less on average, and Sightline says when each request is due"}, w.Name, "")
+		}
 		for k := range w.RulesAside {
 			aside := &w.RulesAside[k]
 			l.add(Finding{Code: "SL0206", Severity: "warning", From: "audit", Since: aside.Since,

@@ -175,9 +175,12 @@ func (s *sources) rows(ix *indexer.Index) (rows []findings.Worker) {
 		}
 		class, _ := cfg.ClassOf(&config.Worker{Model: r.Model, Class: r.Class})
 		r.Engine = class.Engine
-		if serves := f.Worker.Serving(); serves != rules.Unsaid {
+		if serves, observed := f.Serves(); observed {
+			r.Serves = serves.String() + ", as observed"
+		} else if serves != rules.Unsaid {
 			r.Serves = serves.String()
 		}
+		r.Unordered = f.Observed() == rules.AsTheyCome
 		if f.EventAge != nil {
 			r.EventAge = f.EventAge(now).Seconds()
 		}

@@ -88,6 +88,7 @@ type Flags struct {
 	Counts  string // cached tokens in the usage of responses
 	Metrics string // running and waiting requests on its metrics page
 	Blocks  string // blocks of more than one token
+	Order   string // waiting requests are served by Order.Header
 }
 
 // Load says where a server reports its load: gauges on a page in Prometheus' text form.

@@ -33,6 +33,7 @@ func Rules(v rules.Version) rules.Rules {
 		Flags: rules.Flags{
 			Events: `--kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
 			Counts: "--enable-cache-report", Metrics: "--enable-metrics", Blocks: "--page-size 16",
+			Order: "--enable-priority-scheduling --disable-priority-preemption, and without --enable-metrics",
 		},
 		Health: health, Load: load, Order: order(v),
 	}

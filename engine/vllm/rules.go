@@ -26,7 +26,7 @@ func Rules(v rules.Version) rules.Rules {
 		Owner:           "vllm", CacheInfo: cacheInfo, Describe: describe,
 		Flags: rules.Flags{
 			Events: `--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
-			Counts: "--enable-prompt-tokens-details",
+			Counts: "--enable-prompt-tokens-details", Order: "--scheduling-policy priority",
 		},
 		HasTokenize: true, TokenizesChats: true, TokenizesImages: true,
 		Health: health, Load: load,

@@ -21,7 +21,7 @@ const (
 	defaultRate    = 10000           // tokens a second, assumed until events show the rate
 	recentHalfLife = time.Minute     // half-life of booked work in Load.Recent
 	trustPeriod    = 2 * time.Second // for how long after an event a slot is assumed to go on at its rate, if its events come
-	maxLookups     = 8               // oldest prefills that are looked up after an event: engines prefill in order of arrival
+	maxLookups     = 8               // prefills that are looked up after an event, those that should be next
 	minRateTokens  = 4096            // tokens prefilled from which a model's rate is known
 	maxAdapterLoad = 30.             // seconds, limit of the measured time to load an adapter
 	minFetched     = 1024            // tokens: fetching fewer does not show the rate
@@ -53,7 +53,7 @@ type load struct {
 	replicaRequests    int // part of inflight
 	prefilledElsewhere int // the part of inflight that others prefill
 	context            float64
-	queue              []*Charge // those with tokens to prefill, in the order of booking
+	queue              []*Charge // those with tokens to prefill, in the order in which the slot should serve them
 	backlog            float64   // sum of Charge.remaining, at the time since
 	recent             float64   // at the time since
 	since              time.Time // time of backlog and recent
@@ -66,6 +66,7 @@ type load struct {
 	fetchPerToken      float64 // seconds for each token from a lower tier; 0: not known
 	fetchMeasured      bool    // fetch was measured
 	report             reportState
+	order              order
 }
 
 // Work is what a request asks of a slot.
@@ -82,6 +83,7 @@ type Work struct {
 	Seen               *Seen    // without Locals: what events show of its prompt; nil: nothing does
 	PrefilledElsewhere bool     // it is only decoded there
 	OfReplica          bool     // another replica has booked it
+	Due                int64    // when it is due; 0: its engine takes no order
 }
 
 // Seen is what events have shown of a prompt whose blocks are not known beforehand. A nil Seen does nothing.
@@ -114,6 +116,8 @@ type Charge struct {
 	context            float64
 	answers            int // decoded at once, each a request to the engine
 	at                 time.Time
+	due                int64     // see Work
+	began              time.Time // the step in which it was first computed; zero: it waits
 	released           bool
 	ofReplica          bool    // another replica's
 	prefilledElsewhere bool    // others prefill it
@@ -225,7 +229,7 @@ func (s *Slot) Charge(b Work, now, since time.Time) *Charge {
 	tokens := float64(b.Tokens)
 	h := &Charge{slot: s, ofReplica: b.OfReplica, prefilledElsewhere: b.PrefilledElsewhere, fetches: float64(b.Fetch + b.Pull), media: b.Media,
 		tokens: tokens, unreported: tokens, remaining: tokens, from: b.From, lastHeld: b.From, context: float64(b.Context),
-		answers: max(1, b.Answers), at: now}
+		answers: max(1, b.Answers), at: now, due: b.Due}
 	if b.From < len(b.Locals) && s.eventsLive(now) {
 		h.locals, h.blocks = b.Locals, len(b.Locals)
 	} else if b.Seen != nil && b.From < b.Seen.Blocks && s.eventsLive(now) {
@@ -248,10 +252,25 @@ func (s *Slot) Charge(b Work, now, since time.Time) *Charge {
 	s.context += h.context
 	s.recent += h.remaining
 	if h.remaining > 0 {
-		s.queue = append(s.queue, h)
+		s.enqueue(h)
 		s.backlog += h.remaining
 	}
 	return h
+}
+
+// enqueue puts a charge where the slot will serve it: before those that wait and are due later, if it serves so.
+func (s *Slot) enqueue(h *Charge) {
+	s.queue = append(s.queue, h)
+	if !s.ordered() {
+		return
+	}
+	for i := len(s.queue) - 1; i > 0; i-- {
+		before := s.queue[i-1]
+		if before.due <= h.due || before.remaining < before.tokens {
+			break
+		}
+		s.queue[i-1], s.queue[i] = h, before
+	}
 }
 
 // Progress updates the slot's prefills from its events. held returns how many leading blocks of a prompt the slot holds. Call it
@@ -293,6 +312,13 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		}
 		missing := float64(h.blocks-computed) / float64(h.blocks-h.from)
 		if rest := min(h.unreported, h.tokens*missing); rest < h.unreported {
+			if h.began.IsZero() {
+				h.began = s.stepBegan
+				if h.at.After(h.began) {
+					h.began = h.at
+				}
+				s.order.see(h, asked)
+			}
 			done += h.unreported - rest
 			before += (h.unreported - rest) * max(0, h.context/float64(h.answers)-(h.unreported+rest)/2)
 			h.unreported, began = rest, i
@@ -307,12 +333,12 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		last, began = 0, 0
 	}
 	for _, h := range asked[:began] { // one after it has begun, so that its length was less than estimated
-		if h.seen != nil && h.fetches == 0 {
+		if h.seen != nil && h.fetches == 0 && !h.at.After(asked[began].began) {
 			h.unreported = 0
 		}
 	}
-	for _, h := range asked[:last] { // an event of theirs was lost
-		if h.fetches == 0 {
+	for _, h := range asked[:last] { // an event of theirs was lost: they had come when one after them began
+		if h.fetches == 0 && !h.at.After(asked[last].began) {
 			h.unreported = 0
 		}
 	}

@@ -61,7 +61,7 @@ func (n *Poller) processRestarted(w *fleet.Worker, was time.Time) {
 	if was.IsZero() {
 		return
 	}
-	w.SetServing(rules.Unsaid) // it may have other flags now
+	w.ForgetOrder() // it may have other flags now
 	if n.o.ProcessRestarted != nil {
 		n.o.ProcessRestarted(w, was)
 	}
