@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/lab"
 )
 
@@ -117,4 +118,46 @@ func TestCauses(t *testing.T) {
 	if sum != report.Left.Prompt || report.Accounted != sum {
 		t.Errorf("the report's causes and cached tokens are %d, want %d: %s", sum, report.Left.Prompt, out)
 	}
+}
+
+// A model without files: the place where a prompt has changed is told by what its client wrote and by the tokens that the engine counts,
+// and how an image's form has. No token's place is told. The sum holds to the token.
+func TestCausesWithoutFiles(t *testing.T) {
+	t.Parallel()
+	l := startLab(t, func(o *lab.Options) {
+		o.Config = func(keys map[string]any) {
+			keys["models"], keys["fixed"] = []any{map[string]any{"name": lab.ModelName}}, unprobed()
+		}
+		o.Front = func(o *envoy.Options) { o.TokenUsage = true }
+	})
+	rules := ""
+	for i := range 200 {
+		rules += fmt.Sprintf("Rule %d says what to do in the case %d. ", i, i*i)
+	}
+	tell := func(system, image string) gjson.Result {
+		t.Helper()
+		r := post(t, l, map[string]any{"messages": []any{map[string]any{"role": "system", "content": system},
+			map[string]any{"role": "user", "content": []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": image}},
+				map[string]any{"type": "text", "text": "What is the rule? " + rules}}}}}, nil)
+		var a gjson.Result
+		eventually(t, "the request's account", func() bool { a = lastDecision(t, l).Get("account"); return a.Exists() })
+		sum := a.Get("cached").Int()
+		a.Get("uncached").ForEach(func(_, n gjson.Result) bool { sum += n.Int(); return true })
+		if int(a.Get("tokens").Int()) != r.prompt || int(a.Get("cached").Int()) != r.cached || sum != a.Get("tokens").Int() {
+			t.Errorf("the account %s adds up to %d, want %d tokens, %d of them cached", a.Raw, sum, r.prompt, r.cached)
+		}
+		return a
+	}
+	check := func(what string, a gjson.Result, part, kind string) {
+		t.Helper()
+		c := a.Get("spans.#.change|0")
+		if c.Get("part").Str != part || c.Get("kind").Str != kind || c.Get("token").Int() != -1 ||
+			2*a.Get("uncached.changed").Int() < a.Get("tokens").Int() {
+			t.Errorf("%s: got %s, want %s: %s, no token, and most tokens under it", what, a.Raw, part, kind)
+		}
+	}
+	tell("It is 17:05:33 now. "+rules, dataURL(photo(71)))
+	check("another time of day", tell("It is 18:44:21 now. "+rules, dataURL(photo(71))), "the system text", "a time of day")
+	tell("No rules.", dataURL(photo(73)))
+	check("another image", tell("No rules.", dataURL(photo(74))), "image 1", "other bytes of the same size")
 }

@@ -99,10 +99,10 @@ func (r *booker) appendFates(spans []account.Span, chain []uint64, from, size in
 func (r *follower) settleAccount(e *end) {
 	e.moves.Lock() // an unsteered request's account is opened when it is placed
 	defer e.moves.Unlock()
-	if e.expired { // the ledger's lock is held
-		r.dropComparison(e.bookingRecord)
+	defer r.dropComparison(e.bookingRecord)
+	if !e.expired { // else the ledger's lock is held
+		r.compare(e.bookingRecord)
 	}
-	r.compare(e.bookingRecord)
 	if e.expired || !e.ok() {
 		return
 	}
@@ -116,6 +116,7 @@ func (r *follower) settleAccount(e *end) {
 		Restored: func(from, to int) bool {
 			return r.opt.Index.StoredSince(e.slot.ID, e.locals, from/e.blockSize, to/e.blockSize, e.storesAtDecision)
 		}})
+	r.compareWords(e.bookingRecord)
 	r.recent.settled(e.o.ID, e.account)
 	if e.known && slot != nil && e.slot != nil && slot.Worker.Class == e.slot.Worker.Class && e.o.Code == http.StatusOK && !e.o.Cut {
 		r.had(e.client, slot, e.chain, r.opt.Now())

@@ -107,7 +107,7 @@ func (r *booker) book(p *plan) {
 	work := r.fillBooking(b, &st, &a)
 	r.openAccount(b, &st, &a, p.mem.overlap.elsewhere(&p.list.selection, c.Chosen), p.out.Regret)
 	if from, to, ok := r.comparable(b, &a); ok {
-		a.findParts(read, p.lookup())
+		a.findParts(read, p.lookup(), r.opt.Secret)
 		r.prepareComparison(b, &a, from, to)
 	}
 	work.Slot, work.Decode = c.Chosen, c.Decode

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -128,21 +129,28 @@ func plantedTools(order []int, keys string) string {
 	return "[" + strings.Join(list, ",") + "]"
 }
 
-// TestChanged plants changes and checks where and how prompts are found to depart from earlier ones, to the token, that the tokens which
-// follow are under changed, and that of a change in one of several earlier prompts the right one is found.
-func TestChanged(t *testing.T) {
-	image := func(seed uint64) map[string]any {
-		return map[string]any{"type": "image_url", "image_url": map[string]any{
-			"url": "data:image/png;base64," + base64.StdEncoding.EncodeToString(png(seed, 640, 480))}}
-	}
+// planted is a change: two chats, and where and how they differ.
+type planted struct {
+	was, is    chat
+	part, kind string
+}
+
+func plantedImage(seed uint64, width, height int) map[string]any {
+	return imageAt("data:image/png;base64," + base64.StdEncoding.EncodeToString(png(seed, width, height)))
+}
+
+func imageAt(url string) map[string]any {
+	return map[string]any{"type": "image_url", "image_url": map[string]any{"url": url}}
+}
+
+func long(words int, seed uint64) string { return strings.TrimSpace(text(words, seed)) }
+
+// plantedChanges are changes at the beginning, in the middle and at the end, with and without images.
+func plantedChanges() map[string]planted {
+	image := func(seed uint64) map[string]any { return plantedImage(seed, 640, 480) }
 	at := func(place string, words int, seed uint64, what string) string { // a text with something at its beginning, middle or end
 		before := map[string]int{"beginning": 0, "middle": words / 2, "end": words}[place]
 		return strings.TrimSpace(text(before, seed) + what + " " + text(words-before, seed+500))
-	}
-	long := func(words int, seed uint64) string { return strings.TrimSpace(text(words, seed)) }
-	type planted struct {
-		was, is    chat
-		part, kind string
 	}
 	all := map[string]planted{}
 	for _, withImages := range []bool{false, true} {
@@ -199,11 +207,21 @@ func TestChanged(t *testing.T) {
 		all[name("reasoning added")] = planted{chat{long(200, 6), "", dialogue(37)}, chat{long(200, 6), "", thinks}, "message 5 (assistant)",
 			"reasoning added"}
 		if withImages {
-			other := dialogue(7)
-			other[4].Content.([]any)[0] = image(1000)
-			all["another image"] = planted{chat{long(200, 6), "", dialogue(7)}, chat{long(200, 6), "", other}, "image 3", ""}
+			for form, other := range map[string]any{"other bytes of the same size": image(1000), "": plantedImage(1001, 641, 300),
+				"another size of the same shape": plantedImage(1002, 320, 240)} {
+				is := dialogue(7)
+				is[4].Content.([]any)[0] = other
+				all["another image: "+form] = planted{chat{long(200, 6), "", dialogue(7)}, chat{long(200, 6), "", is}, "image 3", form}
+			}
 		}
 	}
+	return all
+}
+
+// TestChanged plants changes and checks where and how prompts are found to depart from earlier ones, to the token, that the tokens which
+// follow are under changed, and that of a change in one of several earlier prompts the right one is found.
+func TestChanged(t *testing.T) {
+	all := plantedChanges()
 	withTools := modelWithTools(t)
 	right, tokens, under, follows := 0, 0, 0, 0
 	for name, c := range all {
@@ -249,12 +267,84 @@ func TestChanged(t *testing.T) {
 	}
 }
 
+// TestChangedUnread plants the same changes in prompts that no rule reads, with reported tokens: part and kind are found, no token's place
+// is told, and about as many tokens are under changed as follow. So are other forms of images by URL.
+func TestChangedUnread(t *testing.T) {
+	all := plantedChanges()
+	signed := func(url string, seed uint64) chat {
+		return chat{long(200, 6), "", []message{{"user", []any{imageAt(url), map[string]any{"type": "text", "text": long(150, seed)}}},
+			{"assistant", long(100, seed+1)}, {"user", long(100, seed+2)}}}
+	}
+	const at = "https://images.example.com/1.png"
+	all["a URL signed anew"] = planted{signed(at+"?Expires=1&Signature=a", 50), signed(at+"?Expires=2&Signature=b", 50), "image 1",
+		"its URL signed anew"}
+	all["another URL"] = planted{signed(at, 50), signed("https://images.example.com/2.png", 50), "image 1", ""}
+	withTools := modelWithTools(t)
+	under, follows := 0, 0
+	for name, c := range all {
+		if strings.HasPrefix(name, "another image: another size") { // only of its pixels' number something is known
+			c.kind = ""
+		}
+		t.Run(name, func(t *testing.T) {
+			w := newWorldOf(t, 1, withTools)
+			read := w.prompts
+			w.withoutFiles(nil)
+			ids := func(c chat) []uint64 { // an image by URL is one of 640×480
+				inline := "data:image/png;base64," + base64.StdEncoding.EncodeToString(png(9, 640, 480))
+				return w.read(t, regexp.MustCompile(`https://images[^"]*`).ReplaceAllString(c.String(), inline))
+			}
+			ask := func(c chat) *account.Account {
+				w.prompts = read
+				tokens := len(ids(c))
+				d := w.decide(c.String())
+				w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr, CachedTokens: -1})
+				w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, PromptTokens: tokens})
+				w.now = w.now.Add(time.Minute)
+				r, _ := w.Decision(d.ID)
+				if n := r.Account.Uncached.Total(); n != tokens || r.Account.Tokens != tokens {
+					t.Errorf("got %d tokens under causes of %d, want %d", n, r.Account.Tokens, tokens)
+				}
+				return r.Account
+			}
+			ask(chat{long(50, 200), plantedTools([]int{1}, ""), []message{{"user", long(300, 201)}}}) // nothing of it is shared
+			ask(c.was)
+			a := ask(c.is)
+			change := a.Change()
+			if change == nil || change.Part != c.part || change.Kind != c.kind || change.Token != -1 {
+				t.Fatalf("got the change %v, want %s: %s, and no token: %v", change, c.part, c.kind, a.Says())
+			}
+			was, is, same := ids(c.was), ids(c.is), 0
+			byURL := slices.Equal(was, is) // what follows the image is the same
+			for same < len(is) && same < len(was) && was[len(was)-1-same] == is[len(is)-1-same] && (!byURL || is[len(is)-1-same] < 1<<40) {
+				same++
+			}
+			under, follows = under+min(same, a.Uncached[account.Changed]), follows+same
+			if got := a.Uncached[account.Changed]; got < same*8/10-mostBehind || got > same*12/10+mostBehind && c.part != "the tools" {
+				t.Errorf("%d tokens are under changed, want about the %d that are the same again: %v", got, same, a.Says())
+			}
+		})
+	}
+	t.Logf("%d changes; %d of %d tokens that follow are under changed", len(all), under, follows)
+	if 100*under < 90*follows {
+		t.Errorf("%d of %d tokens that follow are under changed, want 90 %%", under, follows)
+	}
+}
+
 const mostBehind = 160 // tokens that differ, up to the end of the chunk
 
 // TestNotChanged checks that prompts which share no more than a template and short phrases are new, not changed.
 func TestNotChanged(t *testing.T) {
+	for _, read := range []bool{true, false} {
+		t.Run(fmt.Sprint("read ", read), func(t *testing.T) { notChanged(t, read) })
+	}
+}
+
+func notChanged(t *testing.T, read bool) {
 	w := newWorld(t, 1)
 	all, changed := 0, 0
+	if !read {
+		w.withoutFiles(nil)
+	}
 	for i := range uint64(60) {
 		c := chat{system: "You are a helpful assistant. Answer in English, in short sentences, say so if you do not know.", messages: []message{
 			{"user", "Please summarize this document for me:\n" + text(200, 1000+i) + "\nGive me five bullet points."},

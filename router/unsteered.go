@@ -80,9 +80,12 @@ func (r *booker) bookUnsteered(p *plan) {
 		for i := range kept.prompts {
 			if l := &p.mem.overlap.lookups[i]; l.hasWorkers {
 				kept.prompts[i] = l.keep(&p.mem.reading)
-				kept.prompts[i].findParts(&p.mem.reading, l)
+				kept.prompts[i].findParts(&p.mem.reading, l, r.opt.Secret)
 				prompt := kept.prompts[i].prompt
 				work.Bytes += 4*len(prompt.IDs) + len(prompt.Rendered) + 8*2*len(kept.prompts[i].locals)
+				if w := kept.prompts[i].words; w != nil {
+					work.Bytes += len(w.Text) + partBytes*len(w.Parts)
+				}
 			}
 		}
 	}

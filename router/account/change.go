@@ -49,6 +49,14 @@ func (c *Change) Advice() string {
 		return "cut seldom, and much at once"
 	case "earlier messages replaced by fewer", "earlier messages put in", "edited":
 		return "append instead"
+	case "its URL signed anew":
+		return "keep one URL for an image, or send its bytes"
+	case "another image under its URL":
+		return "give each image a URL of its own"
+	case "other bytes of the same size":
+		return "send an image's bytes as they came first"
+	case "another size of the same shape":
+		return "resize an image once, not each turn"
 	}
 	return ""
 }

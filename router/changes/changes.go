@@ -1,6 +1,7 @@
 // Package changes finds where a prompt departs from an earlier one that goes on like it, such as behind another time of day:
 //
-//	Prompt ─ chunks, by their content (chunks.go) ─▶ runs of tokens that were seen behind another beginning
+//	Prompt ─ tokens as an engine reads it or, where no rule does, its words (words.go)
+//	       ─ chunks, by their content (chunks.go) ─▶ runs of tokens that were seen behind another beginning
 //	       ─ parts and the first token that differs (place.go) ─▶ an account.Change: where, and what
 //
 // It keeps no text: fingerprints under the deployment's secret and, of each token, 8 bits. What is of another class of workers, adapter,
@@ -29,12 +30,15 @@ type Prompt struct {
 	Chain  []uint64 // hashes of its blocks of Size tokens
 	Size   int
 	Decode func(ids []uint32) string
+
+	offsets []int32 // where its words begin in Text; nil: IDs are tokens
 }
 
 // Medium is an image or another medium: Length tokens from Offset on.
 type Medium struct {
 	Offset, Length int
 	Key            uint64
+	Form           Form
 }
 
 // Run is a run of tokens that an earlier prompt had.
@@ -67,7 +71,8 @@ const (
 	Chunks = 280_000 // of 48 tokens on average
 	groups = 210_000 // of 32 tokens
 	nodes  = 80_000
-	begins = 50_000 // of 256 tokens
+	begins = 40_000 // of 256 tokens
+	images = 12_000
 )
 
 // Memory remembers prompts. Safe for concurrent use.
@@ -78,6 +83,7 @@ type Memory struct {
 	groups *fair.Memory[group, *group]
 	nodes  *fair.Memory[node, *node]
 	begins *fair.Memory[seen, *seen] // beginnings of prompts, whatever their salt
+	images *fair.Memory[image, *image]
 }
 
 // seen is a chunk's content.
@@ -89,7 +95,7 @@ type seen struct {
 // NewMemory returns an empty memory.
 func NewMemory() *Memory {
 	return &Memory{chunks: fair.NewMemory[seen](Chunks), groups: fair.NewMemory[group](groups), nodes: fair.NewMemory[node](nodes),
-		begins: fair.NewMemory[seen](begins)}
+		begins: fair.NewMemory[seen](begins), images: fair.NewMemory[image](images)}
 }
 
 // Compare returns which of a prompt's tokens from one to another, of which no worker knows, earlier prompts had, and where the prompt
@@ -114,6 +120,7 @@ func (m *Memory) Compare(p *Prompt, from, to int, all bool) (runs []Run, change 
 		m.groups.Clear()
 		m.nodes.Clear()
 		m.begins.Clear()
+		m.images.Clear()
 		m.key = p.Key.ID
 	}
 	for i := range list {
@@ -139,11 +146,15 @@ func (m *Memory) Compare(p *Prompt, from, to int, all bool) (runs []Run, change 
 		runs = append([]Run{{From: from, To: min(end, to), Had: Salted}}, runs...)
 	}
 	m.rememberGroups(p, begin)
+	m.rememberImages(p, begin)
 	m.rememberNodes(p, segments)
 	if at >= 0 {
 		if one := m.nodes.Find(segments[at].hash); one != nil && one.token < 0 {
 			one.token, one.kind = int32(change.Token), uint8(slices.Index(kinds[:], change.Kind))
 		}
+	}
+	if change != nil && p.offsets != nil { // it is a word's number
+		change.Token = -1
 	}
 	return runs, change
 }

@@ -145,11 +145,11 @@ func (m *Memory) place(p *Prompt, list []segment, from, seen int) (c *account.Ch
 	c.Part = list[at].name()
 	width := 0
 	if token >= 0 && offset >= 0 {
-		width = len(p.Decode(p.IDs[token : token+1]))
+		width = p.width(token)
 	}
 	c.Kind = m.kindOf(p, list, at, was, offset, width, token >= 0 && seen-token <= mostGap)
 	if image >= 0 && (c.Kind == "" || c.Kind == "edited") {
-		c.Part, c.Kind = "image "+strconv.Itoa(image+1), ""
+		c.Part, c.Kind = "image "+strconv.Itoa(image+1), m.formOf(p, image)
 	}
 	return c, at
 }
@@ -193,7 +193,8 @@ func (m *Memory) departure(list []segment, from int) (at int, was *node) {
 
 // The kinds of a change, for account.Change.
 var kinds = [...]string{"", "a date", "a time of day", "a number", "a uuid", "an id", "order", "reasoning dropped", "reasoning added",
-	"edited", "earlier messages cut", "earlier messages replaced by fewer", "earlier messages put in"}
+	"edited", "earlier messages cut", "earlier messages replaced by fewer", "earlier messages put in",
+	"its URL signed anew", "another image under its URL", "other bytes of the same size", "another size of the same shape"}
 
 // kindOf returns how a segment differs from what an earlier prompt had in its place, from a byte of the text on (-1: not known). short:
 // soon behind it both are the same again.
@@ -282,6 +283,12 @@ func written(text string, offset, width int) string {
 // textOffset returns where a token begins in the prompt's text: behind the text of the tokens before it, wherever that is; of several
 // places the one nearest to where the token should be.
 func (p *Prompt) textOffset(token int) (offset int, ok bool) {
+	if p.offsets != nil {
+		if token < len(p.offsets) {
+			return int(p.offsets[token]), true
+		}
+		return len(p.Text), true
+	}
 	floor := 0
 	for _, md := range p.Media {
 		if md.Offset+md.Length <= token {

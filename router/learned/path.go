@@ -336,7 +336,7 @@ func (w *walk) content(p *body.Part) {
 		w.step(kindOther)
 		return
 	}
-	if isMedium(p) {
+	if IsMedium(p) {
 		w.medium(p)
 		return
 	}
@@ -398,8 +398,8 @@ func (w *walk) pixels(p *body.Part) int {
 	return 0
 }
 
-// isMedium reports whether a part holds a medium, such as image_url, input_audio and document.
-func isMedium(p *body.Part) bool {
+// IsMedium reports whether a part holds a medium, such as image_url, input_audio and document.
+func IsMedium(p *body.Part) bool {
 	if !p.Raw.IsObject() || p.Fields["text"].Type == gjson.String {
 		return false
 	}
