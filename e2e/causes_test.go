@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -160,4 +161,73 @@ func TestCausesWithoutFiles(t *testing.T) {
 	check("another time of day", tell("It is 18:44:21 now. "+rules, dataURL(photo(71))), "the system text", "a time of day")
 	tell("No rules.", dataURL(photo(73)))
 	check("another image", tell("No rules.", dataURL(photo(74))), "image 1", "other bytes of the same size")
+}
+
+// Two Sightlines behind one Envoy give one account: each reports the requests of both, each request once, and its own alone once the other
+// one has gone.
+func TestReplicasReportOne(t *testing.T) {
+	t.Parallel()
+	s := startStand(t, 2, 0, 2, 4, map[string]any{"drain": "0s", "fixed": unprobed(), "replicas": true})
+	one, two := s.replicas[0], s.replicas[1]
+	eventually(t, "they hear each other", func() bool {
+		return metricOf(t, one.admin, "sightline_peers ", "") == 1 && metricOf(t, two.admin, "sightline_peers ", "") == 1
+	})
+	rules := strings.Repeat("A rule that says what to do. ", 60)
+	sent := 0
+	send := func() {
+		sent++
+		s.send(fmt.Sprintf(`{"model":%q,"max_tokens":1,"messages":[{"role":"system","content":"It is 17:%02d:%02d. %s"},`+
+			`{"role":"user","content":"Which?"}]}`, lab.ModelName, sent/60, sent%60, rules), false, time.Minute)
+	}
+	decided := func(r *standing) int { return int(metricOf(t, r.admin, "sightline_decisions_total", "")) }
+	eventually(t, "both are asked", func() bool { send(); return decided(one) > 20 && decided(two) > 20 })
+	type told struct {
+		Accounted int            `json:"accounted_tokens"`
+		Uncached  map[string]int `json:"uncached"`
+		Replicas  int            `json:"replicas"`
+		Steered   struct {
+			Requests int `json:"requests"`
+			Prompt   int `json:"prompt_tokens"`
+		} `json:"steered"`
+		Changed []struct {
+			Tokens, Requests int
+		} `json:"changed"`
+	}
+	read := func(r *standing) (out told, raw string) {
+		text, err := lab.Get("http://" + r.admin + "/report")
+		if err == nil {
+			err = json.Unmarshal(text, &out)
+		}
+		if err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		return out, string(text)
+	}
+	eventually(t, "both report all requests", func() bool {
+		a, _ := read(one)
+		b, _ := read(two)
+		return a.Steered.Requests == decided(one)+decided(two) && b.Steered.Requests == a.Steered.Requests
+	})
+	a, textA := read(one)
+	b, textB := read(two)
+	if fmt.Sprintf("%+v", a) != fmt.Sprintf("%+v", b) || a.Replicas != 2 {
+		t.Errorf("got\n%s\n%s\nwant one account of two replicas", textA, textB)
+	}
+	for cause, n := range a.Uncached {
+		counted := 0
+		for _, r := range s.replicas {
+			counted += int(metricOf(t, r.admin, "sightline_uncached_tokens_total", `cause="`+cause+`"`))
+		}
+		if counted != n {
+			t.Errorf("%s: %d tokens are reported, want the %d that both have counted", cause, n, counted)
+		}
+	}
+	if len(a.Changed) != 1 || a.Changed[0].Tokens != a.Uncached["changed"] || a.Uncached["changed"] == 0 {
+		t.Errorf("got the places %+v, want one, with all of %d tokens", a.Changed, a.Uncached["changed"])
+	}
+	two.stop()
+	eventually(t, "the other one reports its own alone", func() bool {
+		a, _ := read(one)
+		return a.Replicas == 0 && a.Steered.Requests == decided(one)
+	})
 }

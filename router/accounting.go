@@ -117,6 +117,7 @@ func (r *follower) settleAccount(e *end) {
 			return r.opt.Index.StoredSince(e.slot.ID, e.locals, from/e.blockSize, to/e.blockSize, e.storesAtDecision)
 		}})
 	r.compareWords(e.bookingRecord)
+	r.forecasting.enlarge(e.bookingRecord)
 	r.recent.settled(e.o.ID, e.account)
 	if e.known && slot != nil && e.slot != nil && slot.Worker.Class == e.slot.Worker.Class && e.o.Code == http.StatusOK && !e.o.Cut {
 		r.had(e.client, slot, e.chain, r.opt.Now())

@@ -9,6 +9,7 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
+	"github.com/sightline-router/sightline/router/forecast"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/router/speculative"
@@ -51,6 +52,7 @@ type bookingRecord struct {
 	newAdapter       string           // the adapter that the slot loads for it; "": none
 	account          *account.Account // of its prompt's tokens; nil: it is not read
 	comparison       *comparison      // of its prompt with earlier ones; nil: done
+	needs            *forecast.Needs  // how large its worker's cache would have had to be; nil: nothing of it was evicted
 	severalPrompts   bool             // the engine's counts are about one of them, or all
 	zeroMeansUnknown bool             // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
 }

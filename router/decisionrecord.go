@@ -73,7 +73,7 @@ func (r *follower) logEnd(e *end) {
 		l.OutputLength, l.ReportedCached, l.ReportedPrompt = e.o.OutputTokens, e.o.CachedTokens, max(0, e.o.PromptTokens)
 		l.FirstByte = milliseconds(e.o.FirstByte)
 		if e.account != nil {
-			l.Uncached, l.Changed = e.account.Uncached, e.account.Change()
+			l.Uncached, l.Changed, l.Kept, l.Rate = e.account.Uncached, e.account.Change(), e.account.Kept, e.rate(r.opt.Now())
 		}
 	}
 	r.opt.Decisions.Add(l)

@@ -14,6 +14,7 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/retry"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/forecast"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -72,7 +73,17 @@ func (b *bookingRecord) foreseen(slot *fleet.Slot) forecast.Request {
 
 func (f *forecasting) decided(b *bookingRecord, now time.Time) {
 	m := f.of(b.model)
-	if m != nil && b.promptTokens > 0 && !m.Decided(b.foreseen(b.slot), now) {
+	if m == nil || b.promptTokens == 0 {
+		return
+	}
+	r := b.foreseen(b.slot)
+	if b.account != nil && b.blockSize > 0 {
+		if from, to := b.account.Evicted(); from < to {
+			b.needs = &forecast.Needs{From: from / b.blockSize, To: (to + b.blockSize - 1) / b.blockSize}
+			r.Needs = b.needs
+		}
+	}
+	if !m.Decided(r, now) {
 		f.opt.NoRoom("forecasts")
 	}
 }
@@ -95,6 +106,23 @@ func (f *forecasting) told(b *ledger.Booking, chain []uint64, tell func(*forecas
 	if !tell(m, r) {
 		f.opt.NoRoom("forecasts")
 	}
+}
+
+// enlarge fills in what larger caches would have kept of a settled account's evicted tokens.
+func (f *forecasting) enlarge(b *bookingRecord) {
+	if b.needs == nil {
+		return
+	}
+	if b.needs.Answer() == nil { // it has ended soon
+		if m := f.of(b.model); m != nil {
+			m.Settle()
+		}
+	}
+	var needs []account.Needs
+	for _, n := range b.needs.Answer() {
+		needs = append(needs, account.Needs{Token: n.Block * b.blockSize, Times: n.Times})
+	}
+	b.account.Enlarge(needs)
 }
 
 // ended adds what the worker had cached by the engine's count, else by the prediction. A prompt of which nothing was known at the decision

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -148,6 +149,14 @@ type end struct {
 
 // ok reports whether the worker answered it.
 func (e *end) ok() bool { return e.o.Code >= 200 && e.o.Code < 400 }
+
+// rate returns how many tokens a second the worker prefills that had it; 0: it is not known.
+func (e *end) rate(now time.Time) float64 {
+	if e.at.Slot == nil {
+		return 0
+	}
+	return math.Round(e.at.Slot.Load(now).Rate)
+}
 
 // publish is the one place that says that a request has ended.
 func (r *follower) publish(e *end) {

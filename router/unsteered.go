@@ -154,7 +154,7 @@ func (r *follower) reportEnd(e *end) {
 	q := report.Request{ID: e.o.ID, Arm: e.arm, Model: e.model, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens,
 		Counted: e.o.CachedTokens >= 0, FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
 	if a := e.account; a != nil {
-		q.Accounted, q.Uncached, q.Changed = a.Tokens, a.Uncached, a.Change()
+		q.Accounted, q.Uncached, q.Changed, q.Kept, q.Rate = a.Tokens, a.Uncached, a.Change(), a.Kept, e.rate(r.opt.Now())
 	}
 	if q.Counted && e.o.PromptTokens > 0 {
 		q.Prompt = e.o.PromptTokens

@@ -65,9 +65,10 @@ type State struct {
 	Blocks      func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
 	Hosts       func() []fetch.HostState
 	Gatherer    prometheus.Gatherer
-	Probe       *probe.Prober                    // nil: none
-	Audit       *audit.Auditor                   // nil: none
-	Report      func(report.Range) report.Report // nil: none
+	Probe       *probe.Prober  // nil: none
+	Audit       *audit.Auditor // nil: none
+	// Report returns what all replicas report of a range; fresh: the others are asked now. nil: none.
+	Report func(of report.Range, fresh bool) report.Report
 	// number of replicas that share with this one, and for how long one of them has been silent; nil: none
 	Others func() (others int, ago time.Duration)
 	NoRoom func(what string) // is called for each refused client: "pages" that watch, "asked" about requests
@@ -152,7 +153,7 @@ func (s *State) report(w http.ResponseWriter, r *http.Request) {
 		}
 		*to = at
 	}
-	answer(w, s.Report(of))
+	answer(w, s.Report(of, true))
 }
 
 func (s *State) readyz(w http.ResponseWriter, _ *http.Request) {

@@ -55,7 +55,7 @@ func TestPages(t *testing.T) {
 			}
 		},
 		Others: func() (int, time.Duration) { return 2, 310 * time.Millisecond },
-		Report: report.New("0%", time.Unix(0, 0)).Of,
+		Report: ofOne(report.New("0%", time.Unix(0, 0))),
 		Resync: func(worker string) int { asked = worker; return strings.Count(worker, "gpu-a") },
 		Blocks: func(worker string, rank int) ([]indexer.Block, error) {
 			if worker != "gpu-a" || rank != 1 {
@@ -168,7 +168,7 @@ func TestEmptyLists(t *testing.T) {
 			Router:   router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})}),
 			Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "", nil }, Workers: func() []findings.Worker { return nil },
 			Problems: func(time.Time) []findings.Finding { return nil }, Hosts: func() []fetch.HostState { return nil },
-			Audit: audit.New(audit.Options{}), Probe: probe.New(probe.Options{}), Report: report.New("100%", time.Unix(0, 0)).Of,
+			Audit: audit.New(audit.Options{}), Probe: probe.New(probe.Options{}), Report: ofOne(report.New("100%", time.Unix(0, 0))),
 			Blocks: func(string, int) ([]indexer.Block, error) { return nil, nil }}
 		if asked {
 			s.Router.Decide(t.Context(), &router.Request{ID: "one", Path: "/v1/chat/completions", Body: [][]byte{[]byte(`{"messages":[]}`)}})
@@ -240,4 +240,9 @@ func TestAskingIsBounded(t *testing.T) {
 	if got := post("/explain", strings.NewReader("{}")); got != http.StatusOK {
 		t.Errorf("when they are gone: got %d, want 200", got)
 	}
+}
+
+// ofOne is the report of a Sightline that has no other replicas.
+func ofOne(t *report.Totals) func(report.Range, bool) report.Report {
+	return func(of report.Range, _ bool) report.Report { return t.Of(of) }
 }

@@ -202,7 +202,7 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 	v := &view{Version: s.Version, Instance: s.Instance, Problems: c.state.Problems(now), Shown: shown, Filter: query.Get("filter"),
 		Find: query.Get("q")}
 	if s.Report != nil {
-		r := s.Report(report.Range{})
+		r := s.Report(report.Range{}, false)
 		if r.Unsteered.Requests > 0 || r.Mode != "100%" {
 			v.Report = r.String()
 		}
@@ -517,12 +517,16 @@ func where(r *report.Report) (list []bar) {
 // changed is a place where prompts depart from earlier ones, and its share of all prompt tokens.
 type changed struct {
 	report.Place
-	Share string
+	Share, Took string
 }
 
 func changedAt(r *report.Report) (list []changed) {
 	for _, p := range r.Places {
-		list = append(list, changed{p, fmt.Sprintf("%.1f %%", 100*float64(p.Tokens)/float64(max(1, r.Accounted)))})
+		one := changed{p, fmt.Sprintf("%.1f %%", 100*float64(p.Tokens)/float64(max(1, r.Accounted))), ""}
+		if p.Seconds > 0 {
+			one.Took = brief(time.Duration(p.Seconds * float64(time.Second)))
+		}
+		list = append(list, one)
 	}
 	return list
 }

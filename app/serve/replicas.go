@@ -2,8 +2,10 @@ package serve
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/peers"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // replicas is the connection to the other replicas; nil: there is none.
@@ -127,6 +130,13 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 		r.sources.rehash()
 	}}
 	p.Held = func(ctx context.Context, worker string, rank int) ([]byte, error) {
+		if of, asked := strings.CutPrefix(worker, peers.OfReport); asked {
+			var at report.Range
+			if err := json.Unmarshal([]byte(of), &at); err != nil {
+				return nil, nil
+			}
+			return r.report.Told(at), nil
+		}
 		if worker == "" {
 			return r.router.Replicas().LearnedSnapshot(peers.MostHeld), nil
 		}
@@ -185,4 +195,51 @@ func (p *replicas) close() {
 		p.stop()
 		<-p.done
 	}
+}
+
+// reports are what all replicas together have to report.
+type reports struct {
+	own     *report.Totals
+	peers   *replicas
+	mu      sync.Mutex
+	told    [][]byte // by the others, of all time
+	asked   time.Time
+	pending bool
+}
+
+const (
+	reportTime = time.Second // for the others to answer
+	reportAge  = 5 * time.Second
+)
+
+// of returns the report of a range. fresh: the others are asked now; else what they told some seconds ago counts.
+func (j *reports) of(of report.Range, fresh bool) report.Report {
+	if j.peers == nil {
+		return j.own.Of(of)
+	}
+	if fresh || of != (report.Range{}) {
+		return j.own.Of(of, j.ask(of)...)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.pending && time.Since(j.asked) > reportAge {
+		j.pending = true
+		go func() {
+			told := j.ask(of)
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.told, j.asked, j.pending = told, time.Now(), false
+		}()
+	}
+	return j.own.Of(of, j.told...)
+}
+
+func (j *reports) ask(of report.Range) [][]byte {
+	ctx, stop := context.WithTimeout(context.Background(), reportTime)
+	defer stop()
+	text, err := json.Marshal(of)
+	if err != nil { // of a year that RFC 3339 does not have
+		return nil
+	}
+	return j.peers.RequestReports(ctx, string(text))
 }

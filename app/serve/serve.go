@@ -401,7 +401,7 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		QueryLimits: admin.QueryLimits{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
 		Version:     version, Instance: name, Began: r.gate.began, Reloaded: reloads.lastSuccess, Reload: reloads.reload,
 		Router: r.router, Gatherer: r.metrics,
-		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Of,
+		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: (&reports{own: r.report, peers: r.peers}).of,
 		Order:  r.order,
 		NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas, Problems: watch.List,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,

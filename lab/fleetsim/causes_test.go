@@ -23,6 +23,8 @@ type accounted struct {
 	right     int                      // tokens under the right cause
 	confused  map[[2]account.Cause]int // tokens by cause in truth and as accounted
 	prompts   int
+	settled   time.Duration // when the forecasts last took in what they were told
+	kept      int           // evicted tokens that a cache a fifth larger would have kept, as accounted
 }
 
 func (a *accounted) Pick(v *View, r *run) int {
@@ -116,6 +118,10 @@ func (a *accounted) restart(v *View) {
 
 func (a *accounted) Ended(v *View, r *run, failed bool) {
 	a.now = v.Now
+	if v.Now-a.settled > 250*time.Millisecond {
+		a.settled = v.Now
+		a.router.Removals()
+	}
 	d := r.booked.(router.Decision)
 	a.router.Observe(router.Outcome{ID: d.ID, Phase: router.Ended, Addr: d.Targets[0].Addr, Code: 200, Answered: true,
 		CachedTokens: r.cached, PromptTokens: r.input, OutputTokens: r.output})
@@ -125,6 +131,7 @@ func (a *accounted) Ended(v *View, r *run, failed bool) {
 		a.t.Fatalf("%+v: got the account %+v, want %d tokens, %d of them cached", d, e.Account, r.input, r.cached)
 	}
 	a.prompts += r.input
+	a.kept += e.Account.Kept
 	at := a.truth[r]
 	delete(a.truth, r)
 	for _, s := range e.Account.Spans {
@@ -187,6 +194,39 @@ func TestCauses(t *testing.T) {
 				100*float64(uncached)/float64(a.prompts), a.prompts, share, says(a.sums[1]))
 			if share < c.least {
 				t.Errorf("got %.2f %% of the tokens under the right cause, want %g", share, c.least)
+			}
+		})
+	}
+}
+
+// TestKeptByAFifth compares how many evicted tokens a fifth more cache would have kept at least, as accounts say, with a run that has it.
+func TestKeptByAFifth(t *testing.T) {
+	for name, c := range map[string]struct {
+		traffic []*Request
+		workers int
+		blocks  int
+	}{
+		"chats":  {chats.traffic(1, 8, 60), 4, 3000},
+		"agents": {agents.traffic(3, 0.8, 60), 2, 6000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var a [2]*accounted
+			for i, blocks := range []int{c.blocks, c.blocks * 6 / 5} {
+				engine := defaultEngine()
+				engine.Blocks = blocks
+				Run(Setup{Workers: c.workers, Engine: engine, Delays: defaultDelays(), Seed: 1}, prepare(c.traffic, engine.BlockSize),
+					func(v *View) Picker {
+						a[i] = &accounted{sightline: newSightline(v).(*sightline), t: t, owners: map[int32]int{}, lost: map[int32]bool{},
+							idle: map[int]time.Duration{}, truth: map[*run][]account.Cause{}, confused: map[[2]account.Cause]int{}}
+						return a[i]
+					})
+			}
+			points := func(n int) float64 { return 100 * float64(n) / float64(a[0].prompts) }
+			less := a[0].sums[0][account.Evicted] - a[1].sums[0][account.Evicted]
+			t.Logf("%.1f points evicted, of which a fifth more would keep %.1f; with it there are %.1f less",
+				points(a[0].sums[0][account.Evicted]), points(a[0].kept), points(less))
+			if points(a[0].kept) > points(less)+0.5 || 4*a[0].kept < less {
+				t.Errorf("got %.1f points, want no more than %.1f, nor less than a quarter", points(a[0].kept), points(less))
 			}
 		})
 	}

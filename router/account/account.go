@@ -10,6 +10,7 @@ package account
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -112,6 +113,43 @@ func (s *Sums) Total() (n int) {
 	return n
 }
 
+// Seconds are seconds by cause, as JSON like Sums.
+type Seconds [causes]float64
+
+// Total returns the sum of all causes.
+func (s *Seconds) Total() (n float64) {
+	for _, one := range s {
+		n += one
+	}
+	return n
+}
+
+// MarshalJSON returns an object of seconds by cause.
+func (s Seconds) MarshalJSON() ([]byte, error) {
+	by := make(map[Cause]float64, len(s))
+	for c, n := range s {
+		if n > 0 {
+			by[Cause(c)] = n
+		}
+	}
+	return json.Marshal(by)
+}
+
+// UnmarshalJSON reads one. Seconds of a cause that this release does not know count as of an unknown one.
+func (s *Seconds) UnmarshalJSON(text []byte) error {
+	var by map[string]float64
+	if err := json.Unmarshal(text, &by); err != nil {
+		return err
+	}
+	*s = Seconds{}
+	for name, n := range by {
+		c := Unknown
+		_ = c.UnmarshalText([]byte(name))
+		s[c] += n
+	}
+	return nil
+}
+
 // Each calls a function with each cause that has tokens, the largest first.
 func (s *Sums) Each(do func(c Cause, tokens int)) {
 	var order [causes]Cause
@@ -135,7 +173,8 @@ type Span struct {
 	Worker string `json:"worker,omitempty"` // evicted, lost: the worker that had them
 	// evicted, lost: how long before the request the worker was last asked for them
 	Ago    time.Duration `json:"ago_ns,omitempty"`
-	Change *Change       `json:"change,omitempty"` // changed: where the prompt departs from the earlier one
+	Times  float64       `json:"cache_times,omitempty"` // evicted: a cache so many times the size would have kept all of them; 0: not known
+	Change *Change       `json:"change,omitempty"`      // changed: where the prompt departs from the earlier one
 }
 
 // String returns the span for people.
@@ -153,6 +192,9 @@ func (s *Span) String() string {
 	if s.Ago > 0 {
 		text += fmt.Sprintf(", last used %s before", s.Ago.Round(time.Second))
 	}
+	if s.Times > 0 {
+		text += fmt.Sprintf("; %.1f times its cache would have kept them", s.Times)
+	}
 	return text
 }
 
@@ -162,6 +204,7 @@ type Account struct {
 	Cached   int    `json:"cached"`
 	Uncached Sums   `json:"uncached,omitzero"` // of the spans
 	Spans    []Span `json:"spans,omitempty"`
+	Kept     int    `json:"kept_by_a_fifth,omitempty"` // evicted tokens that a cache a fifth larger would have kept
 
 	known  Known
 	unless []Span // from what is proven on, if less is found cached than predicted; nil: they are Spans
@@ -251,6 +294,59 @@ func (a *Account) Explain(from, to int, c Cause, why string, change *Change) {
 	}
 	a.sum()
 }
+
+// Needs says how large a worker's cache would have had to be for its evicted blocks: those from one on, up to the next one, so many times
+// the size; +Inf: not known.
+type Needs struct {
+	Token int
+	Times float64
+}
+
+// Evicted returns the run of tokens in which all are that were evicted; from == to: there is none.
+func (a *Account) Evicted() (from, to int) {
+	for _, s := range a.Spans {
+		if s.Cause == Evicted {
+			if from == to {
+				from = s.From
+			}
+			to = s.To
+		}
+	}
+	return from, to
+}
+
+// Enlarge fills in what larger caches would have kept; needs are by token.
+func (a *Account) Enlarge(needs []Needs) {
+	a.Kept = 0
+	for i := range a.Spans {
+		s := &a.Spans[i]
+		if s.Cause != Evicted {
+			continue
+		}
+		for k, n := range needs {
+			end := s.To
+			if k+1 < len(needs) {
+				end = min(end, needs[k+1].Token)
+			}
+			from := max(s.From, n.Token)
+			if k == 0 {
+				from = s.From
+			}
+			if from >= end {
+				continue
+			}
+			s.Times = max(1, s.Times, n.Times)
+			if n.Times <= aFifthLarger {
+				a.Kept += end - from
+			}
+		}
+		if math.IsInf(s.Times, 1) {
+			s.Times = 0
+		}
+	}
+}
+
+const aFifthLarger = 1.2
 
 // Change returns where the prompt departs from an earlier one; nil: no token is under Changed.
 func (a *Account) Change() *Change {

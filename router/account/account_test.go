@@ -2,7 +2,9 @@ package account
 
 import (
 	"encoding/json"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -76,5 +78,32 @@ func TestSums(t *testing.T) {
 		if c.Says() == "" || c.String() == "" {
 			t.Errorf("%d has no words", c)
 		}
+	}
+}
+
+// TestEnlarge checks which evicted tokens a larger cache would have kept: those up to the next block that needs more.
+func TestEnlarge(t *testing.T) {
+	evicted := []Span{{From: 160, To: 320, Cause: Evicted}, {From: 320, To: 400, Cause: New}, {From: 400, To: 480, Cause: Evicted}}
+	for name, c := range map[string]struct {
+		needs []Needs
+		kept  int
+		times [2]float64
+	}{
+		"nothing is known":   {nil, 0, [2]float64{}},
+		"a fifth keeps all":  {[]Needs{{160, 0.7}, {400, 1.1}}, 240, [2]float64{1, 1.1}},
+		"and the beginning":  {[]Needs{{176, 1.2}, {240, 1.5}, {416, 3}}, 80, [2]float64{1.5, 3}},
+		"one is not known":   {[]Needs{{160, 1.1}, {400, math.Inf(1)}}, 160, [2]float64{1.1, 0}},
+		"behind what is not": {[]Needs{{320, 1.1}}, 240, [2]float64{1.1, 1.1}},
+	} {
+		a := Account{Tokens: 480, Spans: slices.Clone(evicted)}
+		a.Enlarge(c.needs)
+		if a.Kept != c.kept || a.Spans[0].Times != c.times[0] || a.Spans[2].Times != c.times[1] {
+			t.Errorf("%s: got %d tokens kept, %v and %v times the size, want %d, %v", name, a.Kept, a.Spans[0].Times, a.Spans[2].Times, c.kept,
+				c.times)
+		}
+	}
+	a := Account{Spans: evicted}
+	if from, to := a.Evicted(); from != 160 || to != 480 {
+		t.Errorf("evicted from %d to %d, want 160 to 480", from, to)
 	}
 }

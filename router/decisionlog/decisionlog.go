@@ -81,6 +81,8 @@ type Line struct {
 	Uncached       account.Sums `json:"uncached,omitzero"` // prompt tokens that were not cached by cause; with the cached ones all of them
 	// Changed is where the prompt departs from the earlier one that had the tokens under changed.
 	Changed   *account.Change `json:"changed,omitempty"`
+	Kept      int             `json:"evicted_kept_by_a_fifth,omitempty"` // evicted tokens that a cache a fifth larger would have kept
+	Rate      float64         `json:"used_rate,omitempty"`               // tokens that the used worker prefills a second; 0: not known
 	FirstByte float64         `json:"first_byte_ms,omitempty"`
 	End       float64         `json:"end_ms,omitempty"` // from the decision to its end
 	Would     *Hypothetical   `json:"would,omitempty"`  // for an unsteered request, if both workers are known

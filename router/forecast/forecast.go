@@ -31,6 +31,30 @@ type Request struct {
 	Size   int      // tokens of a block; 0: not known, nor is Whole, as of another replica's request: the slot's other requests tell
 	Tokens int      // of the prompt, estimated if it is not read; 0: not known
 	Whole  bool     // Chain has all whole blocks of the prompt
+	Needs  *Needs   // nil: nobody asks
+}
+
+// Needs asks, with Decided, how large the slot's cache would have had to be for some blocks of a prompt. Settle answers.
+type Needs struct {
+	From, To int // blocks
+	mu       sync.Mutex
+	list     []Need
+}
+
+// Need is the size that blocks from one on need, up to the next one that is sampled, in sizes of today's; +Inf: it is not known.
+type Need struct {
+	Block int
+	Times float64
+}
+
+// Answer returns the answer, as far as Settle has come.
+func (n *Needs) Answer() []Need {
+	if n == nil {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.list
 }
 
 // Cache is a slot's cache today.
@@ -48,6 +72,7 @@ const (
 	maxQueue  = 4096 // decisions and ends that wait for Settle
 	maxEnds   = 1 << 14
 	endBytes  = 2 * 42 * maxEnds
+	maxNeeds  = 64 // that one request is told
 	lastBytes = 42 // an entry of Model.last
 	reach     = 5  // a stack keeps what a cache of this many times the size would hold
 	freshPart = 64 // of the cache: blocks used that shortly ago keep their place
@@ -193,6 +218,19 @@ func (m *Model) decided(s *slot, t *told) {
 	known := min(len(t.Chain)*t.Size, t.Tokens)
 	usable := min(max(0, t.Tokens-1)/t.Size, len(t.Chain)) // an engine always computes the last token
 	m.find(s, t.Chain[:usable])
+	if q := t.Needs; q != nil {
+		q.mu.Lock()
+		for _, f := range m.found {
+			if f.at >= q.From && f.at < q.To && len(q.list) < maxNeeds {
+				n := Need{f.at, f.needs}
+				if n.Times < 1 { // requests in flight pushed it out: no list tells which size would do
+					n.Times = math.Inf(1)
+				}
+				q.list = append(q.list, n)
+			}
+		}
+		q.mu.Unlock()
+	}
 	m.spread(s, span, t, usable)
 	span.add(math.Inf(1), float64(t.Tokens-usable*t.Size))
 	span.told += float64(t.Tokens)

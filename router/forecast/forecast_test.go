@@ -140,7 +140,7 @@ func TestAgainstCaches(t *testing.T) {
 			}
 			now := lru{room: room}
 			for _, p := range prompts {
-				r := Request{0, p, 16, 16 * len(p), true}
+				r := Request{0, p, 16, 16 * len(p), true, nil}
 				m.Decided(r, start)
 				m.Ended(r, 16*now.serve(p), 0, start)
 				m.Settle()
@@ -163,11 +163,11 @@ func TestElsewhere(t *testing.T) {
 	m := New(8 << 20)
 	m.Resize(sized(100, 100), start)
 	first, others := chain([2]int{1, 10}), chain([2]int{2, 250})
-	m.Decided(Request{0, first, 16, 160, true}, start)
-	m.Decided(Request{0, others, 16, 4000, true}, start)
+	m.Decided(Request{0, first, 16, 160, true, nil}, start)
+	m.Decided(Request{0, others, 16, 4000, true, nil}, start)
 	m.Settle()
 	m.spans = spans{}
-	m.Decided(Request{1, first, 16, 161, true}, start)
+	m.Decided(Request{1, first, 16, 161, true, nil}, start)
 	f := m.Forecast(time.Hour, start)
 	if a, b := f.With(2, f.Workers).HitRate, f.With(3, f.Workers).HitRate; a != 0 || math.Abs(b-160./161) > 1e-9 {
 		t.Errorf("hit rates of %v at twice the size, %v at three times, want 0 and 160 of 161 tokens", a, b)
@@ -178,14 +178,14 @@ func TestElsewhere(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	m := New(8 << 20)
 	m.Resize(sized(100), start)
-	one := Request{0, chain([2]int{1, 10}), 16, 165, true}
+	one := Request{0, chain([2]int{1, 10}), 16, 165, true, nil}
 	m.Decided(one, start)
 	m.Ended(one, 0, 20*16, start)
 	m.Settle()
 	if n := m.slots[0].len(); n != 30 {
 		t.Errorf("%d blocks, want 10 of the prompt and 20 of the answer", n)
 	}
-	next := Request{0, chain([2]int{1, 10}, [2]int{2, 40}), 16, 50 * 16, true}
+	next := Request{0, chain([2]int{1, 10}, [2]int{2, 40}), 16, 50 * 16, true, nil}
 	m.spans = spans{}
 	m.Decided(next, start)
 	f := m.Forecast(time.Hour, start)
@@ -200,11 +200,11 @@ func TestCovered(t *testing.T) {
 	m.Resize(sized(100, 0), start)
 	blocks := chain([2]int{1, 10})
 	for _, r := range []Request{
-		{0, blocks, 16, 165, true},  // 165 tokens
-		{0, blocks, 16, 300, false}, // 160 of 300
-		{0, nil, 16, 75, false},     // no rule reads it
-		{1, blocks, 16, 160, true},  // its cache is not known
-		{2, blocks, 16, 300, true},  // it has left
+		{0, blocks, 16, 165, true, nil},  // 165 tokens
+		{0, blocks, 16, 300, false, nil}, // 160 of 300
+		{0, nil, 16, 75, false, nil},     // no rule reads it
+		{1, blocks, 16, 160, true, nil},  // its cache is not known
+		{2, blocks, 16, 300, true, nil},  // it has left
 	} {
 		m.Decided(r, start)
 	}
@@ -220,7 +220,7 @@ func TestWindow(t *testing.T) {
 	m.Resize(sized(100), start)
 	serve := func(from, to time.Duration, cached int) {
 		for at := from; at < to; at += time.Minute {
-			r := Request{0, chain([2]int{int(at.Minutes()), 10}), 16, 160, true}
+			r := Request{0, chain([2]int{int(at.Minutes()), 10}), 16, 160, true, nil}
 			m.Decided(r, start.Add(at))
 			m.Ended(r, cached, 0, start.Add(at))
 		}
@@ -269,7 +269,7 @@ func TestBounds(t *testing.T) {
 		for k := range blocks {
 			blocks[k] = r.Uint64()
 		}
-		q := Request{uint32(i % 500), blocks, 16, 16 * len(blocks), true}
+		q := Request{uint32(i % 500), blocks, 16, 16 * len(blocks), true, nil}
 		at := start.Add(time.Duration(i) * time.Minute)
 		m.Decided(q, at)
 		m.Ended(q, 0, 100_000, at)
@@ -303,7 +303,7 @@ func TestBounds(t *testing.T) {
 	}
 	taken := 0
 	for range 2 * maxQueue {
-		if m.Decided(Request{0, blocks, 16, 160, true}, start) {
+		if m.Decided(Request{0, blocks, 16, 160, true, nil}, start) {
 			taken++
 		}
 	}
@@ -320,7 +320,7 @@ func TestConcurrent(t *testing.T) {
 	for w := range 4 {
 		all.Go(func() {
 			for i := range 200 {
-				r := Request{0, chain([2]int{w, 5}, [2]int{i, 5}), 16, 160, true}
+				r := Request{0, chain([2]int{w, 5}, [2]int{i, 5}), 16, 160, true, nil}
 				m.Decided(r, start)
 				m.Ended(r, -1, 10, start)
 				if i%20 == 0 {
@@ -356,7 +356,7 @@ func TestBusy(t *testing.T) {
 		for i := range 200 {
 			at := start.Add(time.Duration(i) * time.Second)
 			m.Resize(caches, at)
-			m.Decided(Request{0, chain([2]int{i, 20}), 16, 320, true}, at)
+			m.Decided(Request{0, chain([2]int{i, 20}), 16, 320, true, nil}, at)
 			m.Settle()
 		}
 		f := m.Forecast(time.Hour, start)
@@ -393,11 +393,49 @@ func BenchmarkSettle(b *testing.B) {
 	blocks := 0
 	for i := 0; b.Loop(); i++ {
 		p := prompts[i%len(prompts)]
-		r := Request{uint32(i % 2), p, 16, 16 * len(p), true}
+		r := Request{uint32(i % 2), p, 16, 16 * len(p), true, nil}
 		m.Decided(r, start)
 		m.Ended(r, 16, 160, start)
 		m.Settle()
 		blocks += len(p)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(blocks), "ns/block")
+}
+
+// TestNeeds asks how large a cache would have had to be for blocks that are not in it any more: as many times the size as other blocks were
+// used since. The answers are bounded.
+func TestNeeds(t *testing.T) {
+	m, at := New(8<<20), time.Unix(1_800_000_000, 0)
+	m.Resize(sized(100), at)
+	old := chain([2]int{1, 20})
+	for i := range 8 {
+		p := old
+		if i > 0 {
+			p = chain([2]int{100 + i, 20})
+		}
+		m.Decided(Request{0, p, 16, 16*len(p) + 1, true, nil}, at)
+		m.Ended(Request{0, p, 16, 16*len(p) + 1, true, nil}, 0, 1, at)
+	}
+	asks := &Needs{From: 5, To: 20}
+	if asks.Answer() != nil || (*Needs)(nil).Answer() != nil {
+		t.Error("answered before Settle")
+	}
+	m.Decided(Request{0, old, 16, 16*len(old) + 1, true, asks}, at)
+	m.Settle()
+	list := asks.Answer()
+	if len(list) != 15 || list[0].Block != 5 {
+		t.Fatalf("got the answer %v, want one for each of 15 blocks", list)
+	}
+	for _, n := range list { // 140 others were used since
+		if n.Times < 1.35 || n.Times > 1.65 {
+			t.Errorf("block %d needs %.2f times the size, want 1.4 to 1.6", n.Block, n.Times)
+		}
+	}
+	long := chain([2]int{7, 200})
+	asks = &Needs{To: 200}
+	m.Decided(Request{0, long, 16, 16*len(long) + 1, true, asks}, at)
+	m.Settle()
+	if n := len(asks.Answer()); n != maxNeeds || !math.IsInf(asks.Answer()[0].Times, 1) {
+		t.Errorf("of a prompt never seen: %d answers, the first %v, want %d of +Inf", n, asks.Answer()[0], maxNeeds)
+	}
 }

@@ -24,7 +24,7 @@ func TestRemovals(t *testing.T) {
 	held := func(slot uint32, prompts ...[]uint64) {
 		for _, p := range prompts {
 			caches[slot].Held += len(p)
-			m.Decided(Request{slot, p, 16, 16 * len(p), true}, at)
+			m.Decided(Request{slot, p, 16, 16 * len(p), true, nil}, at)
 			settle()
 		}
 	}
@@ -71,8 +71,8 @@ func TestRemovalAgain(t *testing.T) {
 		at := start.Add(time.Duration(turn) * time.Second)
 		m.Resize(caches, at)
 		// at 0 ten conversations take turns, at 1 every prompt is another one; each cache has had room for all of the last 2000 blocks
-		m.Decided(Request{0, chain([2]int{turn % 10, 20}), 16, 320, true}, at)
-		m.Decided(Request{1, chain([2]int{1000 + turn, 20}), 16, 320, true}, at)
+		m.Decided(Request{0, chain([2]int{turn % 10, 20}), 16, 320, true, nil}, at)
+		m.Decided(Request{1, chain([2]int{1000 + turn, 20}), 16, 320, true, nil}, at)
 		m.Settle()
 		caches[0].Held, caches[1].Held = min(200, caches[0].Held+20), min(2000, caches[1].Held+20)
 	}
@@ -92,7 +92,7 @@ func TestRemovalLoad(t *testing.T) {
 	for i := range 300 { // 240 tokens a second, of which the three can do 300
 		at := start.Add(time.Duration(i) * time.Second)
 		m.Resize(caches, at)
-		m.Decided(Request{uint32(i % 3), chain([2]int{i, 15}), 16, 240, true}, at)
+		m.Decided(Request{uint32(i % 3), chain([2]int{i, 15}), 16, 240, true, nil}, at)
 		m.Settle()
 	}
 	for worker, r := range m.Removals(start.Add(300 * time.Second)) {

@@ -3,7 +3,10 @@ package peers
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,6 +46,7 @@ type heldTransfers struct {
 // heldTransfer is what has been received of one answer.
 type heldTransfer struct {
 	from     string
+	most     int // bytes
 	received []byte
 	arrived  chan bool // a piece has come; false: it was the last
 }
@@ -90,7 +94,7 @@ func (x *Exchange) RequestHeld(ctx context.Context, worker string, rank int) (he
 		if ctx.Err() != nil {
 			break
 		}
-		held, err = x.requestHeldFrom(ctx, *line, heldRequest{from: to, worker: worker, rank: rank})
+		held, err = x.requestHeldFrom(ctx, *line, heldRequest{from: to, worker: worker, rank: rank}, MostHeld)
 		if err != nil {
 			what = "late"
 		} else if held != nil {
@@ -99,6 +103,32 @@ func (x *Exchange) RequestHeld(ctx context.Context, worker string, rank int) (he
 		}
 	}
 	return nil, err
+}
+
+// mostReport limits another replica's report, in bytes.
+const mostReport = 256 << 10
+
+// OfReport begins the worker's name in a question for a report.
+const OfReport = "\x00report "
+
+// RequestReports asks all other replicas at once for their reports of some range, as text, until ctx ends. There is one for each; nil: it
+// did not answer.
+func (x *Exchange) RequestReports(ctx context.Context, of string) [][]byte {
+	x.mu.Lock()
+	names := slices.Collect(maps.Keys(x.peers))
+	x.mu.Unlock()
+	line, list := x.line.Load(), make([][]byte, len(names))
+	if line == nil || len(OfReport)+len(of) > maxText {
+		return list
+	}
+	var all sync.WaitGroup
+	for i, to := range names {
+		all.Go(func() {
+			list[i], _ = x.requestHeldFrom(ctx, *line, heldRequest{from: to, worker: OfReport + of, rank: -1}, mostReport)
+		})
+	}
+	all.Wait()
+	return list
 }
 
 // watchNewReplicas calls OnNewReplica for each signal on came, until ctx ends.
@@ -129,8 +159,8 @@ func (x *Exchange) sameSecret() (names []string) {
 }
 
 // requestHeldFrom asks one replica.
-func (x *Exchange) requestHeldFrom(ctx context.Context, line Line, q heldRequest) ([]byte, error) {
-	g, one := &x.transfers, &heldTransfer{from: q.from, arrived: make(chan bool, 1)}
+func (x *Exchange) requestHeldFrom(ctx context.Context, line Line, q heldRequest, most int) ([]byte, error) {
+	g, one := &x.transfers, &heldTransfer{from: q.from, most: most, arrived: make(chan bool, 1)}
 	g.mu.Lock()
 	g.last++
 	q.number = g.last
@@ -166,7 +196,7 @@ func (g *heldTransfers) addPiece(from string, p *piece) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one := g.pending[p.number]
-	if one == nil || one.from != from || p.at != len(one.received) || p.total > MostHeld || p.at+len(p.bytes) > p.total ||
+	if one == nil || one.from != from || p.at != len(one.received) || p.total > one.most || p.at+len(p.bytes) > p.total ||
 		len(p.bytes) == 0 && p.total > 0 {
 		return
 	}
@@ -187,6 +217,9 @@ const ofLearned = "learned "
 
 // countHandover counts a transfer by its outcome.
 func (x *Exchange) countHandover(worker, what string) {
+	if strings.HasPrefix(worker, OfReport) {
+		return
+	}
 	if worker == "" {
 		what = ofLearned + what
 	}

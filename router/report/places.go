@@ -2,6 +2,7 @@ package report
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -12,10 +13,11 @@ import (
 type Place struct {
 	Model string `json:"model"`
 	account.Change
-	Tokens   int    `json:"tokens"` // that were computed again
-	Requests int    `json:"requests"`
-	Advice   string `json:"advice,omitempty"` // what would avoid it
-	Example  string `json:"example"`          // the id of a decision
+	Tokens   int     `json:"tokens"`            // that were computed again
+	Seconds  float64 `json:"seconds,omitempty"` // of prefill that they took, as far as workers' rates are known
+	Requests int     `json:"requests"`
+	Advice   string  `json:"advice,omitempty"` // what would avoid it
+	Example  string  `json:"example"`          // the id of a decision
 }
 
 // String returns the place for people, with what would avoid it.
@@ -46,48 +48,88 @@ type placeKey struct {
 	change account.Change
 }
 
-// places are the places of a period.
+// places are the places of a period, as JSON a list.
 type places map[placeKey]*Place
+
+// MarshalJSON returns the list.
+func (t places) MarshalJSON() ([]byte, error) { return json.Marshal(t.sorted()) }
+
+// UnmarshalJSON reads one, with no more than a period has.
+func (t *places) UnmarshalJSON(text []byte) error {
+	var list []*Place
+	if err := json.Unmarshal(text, &list); err != nil {
+		return err
+	}
+	*t = places{}
+	for _, p := range list[:min(len(list), maxPlaces)] {
+		if p != nil {
+			(*t)[placeKey{p.Model, p.Change}] = p
+		}
+	}
+	return nil
+}
 
 func (t *places) add(r *Request) {
 	if tokens := r.Uncached[account.Changed]; r.Changed != nil && tokens > 0 {
-		t.put(&Place{Model: r.Model, Change: r.Changed.Place(), Tokens: tokens, Requests: 1, Advice: r.Changed.Advice(), Example: r.ID})
+		p := Place{Model: r.Model, Change: r.Changed.Place(), Tokens: tokens, Requests: 1, Advice: r.Changed.Advice(), Example: r.ID}
+		if r.Rate > 0 {
+			p.Seconds = float64(tokens) / r.Rate
+		}
+		t.put(&p)
 	}
 }
 
+// put adds a place. If there are too many, the cheapest goes.
 func (t *places) put(p *Place) {
 	key := placeKey{p.Model, p.Change}
 	if one := (*t)[key]; one != nil {
-		one.Tokens, one.Requests, one.Example = one.Tokens+p.Tokens, one.Requests+p.Requests, p.Example
+		one.Tokens, one.Requests, one.Seconds = one.Tokens+p.Tokens, one.Requests+p.Requests, one.Seconds+p.Seconds
+		one.Example = p.Example
 		return
 	}
 	if *t == nil {
 		*t = places{}
 	}
 	if len(*t) >= maxPlaces {
-		least, tokens := placeKey{}, -1
-		for key, one := range *t {
-			if tokens < 0 || one.Tokens < tokens {
-				least, tokens = key, one.Tokens
-			}
-		}
-		delete(*t, least)
+		list := t.sorted()
+		delete(*t, placeKey{list[maxPlaces-1].Model, list[maxPlaces-1].Change})
 	}
 	own := *p
 	(*t)[key] = &own
 }
 
+// merge adds others, the dearest first, and keeps as many as a period has.
 func (t *places) merge(o places) {
-	for _, p := range o {
-		t.put(p)
+	all := places{}
+	for _, list := range []places{*t, o} {
+		for key, p := range list {
+			if one := all[key]; one != nil {
+				one.Tokens, one.Requests, one.Seconds = one.Tokens+p.Tokens, one.Requests+p.Requests, one.Seconds+p.Seconds
+			} else {
+				own := *p
+				all[key] = &own
+			}
+		}
 	}
+	for _, p := range all.sorted()[min(len(all), maxPlaces):] {
+		delete(all, placeKey{p.Model, p.Change})
+	}
+	*t = all
+}
+
+// sorted returns the places, the dearest first.
+func (t places) sorted() (list []Place) {
+	for _, p := range t {
+		list = append(list, *p)
+	}
+	slices.SortFunc(list, func(a, b Place) int {
+		return cmp.Or(b.Tokens-a.Tokens, cmp.Compare(a.Model, b.Model), cmp.Compare(a.Change.String(), b.Change.String()))
+	})
+	return list
 }
 
 // dearest returns those that cost most.
-func (t *places) dearest() (list []Place) {
-	for _, p := range *t {
-		list = append(list, *p)
-	}
-	slices.SortFunc(list, func(a, b Place) int { return cmp.Or(b.Tokens-a.Tokens, cmp.Compare(a.String(), b.String())) })
+func (t places) dearest() []Place {
+	list := t.sorted()
 	return list[:min(len(list), shownPlaces)]
 }

@@ -10,6 +10,7 @@ package report
 
 import (
 	"cmp"
+	"encoding/json"
 	"maps"
 	"math"
 	"slices"
@@ -45,6 +46,8 @@ type Request struct {
 	End       time.Duration
 	Accounted int // tokens of the prompt that were cached or are in Uncached; 0: not known
 	Uncached  account.Sums
+	Kept      int                       // evicted tokens that a cache a fifth larger would have kept
+	Rate      float64                   // tokens that its worker prefills a second; 0: not known
 	Changed   *account.Change           // where the prompt departs from an earlier one; nil: nowhere
 	Would     *decisionlog.Hypothetical // if it was not steered; nil: not known
 }
@@ -59,7 +62,7 @@ func Of(l *decisionlog.Line) (r Request, ok bool) {
 		Counted: l.ReportedCached >= 0, FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would}
 	if l.Uncached != (account.Sums{}) {
 		r.Accounted, r.Uncached = cmp.Or(l.ReportedPrompt, l.InputLength), l.Uncached
-		r.Changed = l.Changed
+		r.Changed, r.Kept, r.Rate = l.Changed, l.Kept, l.Rate
 	}
 	switch {
 	case r.Counted:
@@ -85,10 +88,16 @@ type Report struct {
 	// all that are not in Uncached.
 	Accounted int          `json:"accounted_tokens,omitempty"`
 	Uncached  account.Sums `json:"uncached,omitzero"`
-	Places    []Place      `json:"changed,omitempty"` // where prompts have changed, the dearest first
-	Steered   Side         `json:"steered"`
-	Unsteered Side         `json:"unsteered"`
-	Would     Savings      `json:"would"` // for unsteered requests
+	// Kept are evicted tokens that caches a fifth larger would have kept.
+	Kept    int             `json:"evicted_kept_by_a_fifth,omitempty"`
+	Seconds account.Seconds `json:"prefill_seconds,omitzero"` // that workers took for uncached tokens, at the rates that they have shown
+	Places  []Place         `json:"changed,omitempty"`        // where prompts have changed, the dearest first
+	// Replicas are those whose requests are in the sums, Silent those that did not tell theirs in time; 0: no replicas share.
+	Replicas  int     `json:"replicas,omitempty"`
+	Silent    int     `json:"silent_replicas,omitempty"`
+	Steered   Side    `json:"steered"`
+	Unsteered Side    `json:"unsteered"`
+	Would     Savings `json:"would"` // for unsteered requests
 
 	// Of a decision log: lines that are cut off, and of ended requests of an arm with another name, as an older release has it.
 	Unreadable int `json:"unreadable_lines,omitempty"`
@@ -165,24 +174,27 @@ func (r *Range) has(p part) bool {
 		(r.Until.IsZero() || begins.Before(r.Until))
 }
 
-// period sums up the requests of one.
+// period sums up the requests of one, and is what replicas tell each other.
 type period struct {
-	since, until time.Time
-	arms         map[Arm]*sums
-	accounted    int
-	uncached     account.Sums
-	places       places
-	would        Savings
-	sum2         float64 // sum of the squares of tokens spared
+	Since, Until time.Time
+	Arms         map[Arm]*sums
+	Accounted    int
+	Uncached     account.Sums
+	Kept         int
+	Seconds      account.Seconds
+	Places       places
+	Would        Savings
+	Squares      float64 // sum of the squares of tokens spared
 }
 
 func newPeriod(since time.Time) *period {
-	return &period{since: since, arms: map[Arm]*sums{Steered: {}, Unsteered: {}}}
+	return &period{Since: since, Arms: map[Arm]*sums{Steered: {}, Unsteered: {}}}
 }
 
 type sums struct {
 	Side
-	first, end times
+	First times `json:"first"`
+	Last  times `json:"last"`
 }
 
 // New returns empty totals. mode and since are for the report; a zero since becomes the time of the first request.
@@ -201,7 +213,7 @@ func (t *Totals) SetMode(mode string) {
 func (t *Totals) Add(r Request, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.all.arms[r.Arm] == nil {
+	if t.all.Arms[r.Arm] == nil {
 		return
 	}
 	t.all.add(&r, at)
@@ -224,23 +236,29 @@ func (t *Totals) dropEarliest() {
 }
 
 func (t *period) add(r *Request, at time.Time) {
-	s := t.arms[r.Arm]
-	if t.since.IsZero() || at.Before(t.since) {
-		t.since = at
+	s := t.Arms[r.Arm]
+	if t.Since.IsZero() || at.Before(t.Since) {
+		t.Since = at
 	}
-	if end := at.Add(r.End); end.After(t.until) {
-		t.until = end
+	if end := at.Add(r.End); end.After(t.Until) {
+		t.Until = end
 	}
 	s.Requests++
 	if !r.OK {
 		s.Failed++
 		return
 	}
-	s.first.add(r.FirstByte)
-	s.end.add(r.End)
-	t.accounted += r.Accounted
-	t.uncached.Add(&r.Uncached)
-	t.places.add(r)
+	s.First.add(r.FirstByte)
+	s.Last.add(r.End)
+	t.Accounted += r.Accounted
+	t.Uncached.Add(&r.Uncached)
+	t.Kept += r.Kept
+	if r.Rate > 0 {
+		for c, n := range r.Uncached {
+			t.Seconds[c] += float64(n) / r.Rate
+		}
+	}
+	t.Places.add(r)
 	if r.Prompt > 0 && r.Cached >= 0 {
 		s.Known++
 		s.Prompt += r.Prompt
@@ -250,8 +268,8 @@ func (t *period) add(r *Request, at time.Time) {
 		}
 	}
 	if w := r.Would; w != nil && r.Arm == Unsteered {
-		t.would.add(w, r.Prompt)
-		t.sum2 += float64(w.Tokens()) * float64(w.Tokens())
+		t.Would.add(w, r.Prompt)
+		t.Squares += float64(w.Tokens()) * float64(w.Tokens())
 	}
 }
 
@@ -276,55 +294,99 @@ func (w *Savings) add(one *decisionlog.Hypothetical, prompt int) {
 // Report returns the totals up to now.
 func (t *Totals) Report() Report { return t.Of(Range{}) }
 
-// Of returns the totals of a range, as far as it is kept by minute.
-func (t *Totals) Of(r Range) Report {
+// Of returns the totals of a range, as far as it is kept by minute, with those that other replicas have told of it.
+func (t *Totals) Of(r Range, others ...[]byte) Report {
+	t.mu.Lock()
+	sum, mode := t.sum(r), t.mode
+	t.mu.Unlock()
+	told := 0
+	for _, text := range others {
+		if one := newPeriod(time.Time{}); json.Unmarshal(text, one) == nil && one.plausible() {
+			sum.merge(one)
+			told++
+		}
+	}
+	out := sum.report(mode)
+	if len(others) > 0 {
+		out.Replicas, out.Silent = 1+told, len(others)-told
+	}
+	return out
+}
+
+// Told returns the totals of a range as another replica's Of takes them.
+func (t *Totals) Told(r Range) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r == (Range{}) {
-		return t.all.report(t.mode)
-	}
+	text, _ := json.Marshal(t.sum(r)) // of numbers and texts
+	return text
+}
+
+// sum returns the totals of a range.
+func (t *Totals) sum(r Range) *period {
 	sum := newPeriod(r.Since)
+	if r == (Range{}) {
+		sum.merge(t.all)
+		return sum
+	}
 	for key, p := range t.parts {
 		if r.has(key) {
 			sum.merge(p)
 		}
 	}
-	return sum.report(t.mode)
+	return sum
 }
 
+// plausible reports whether another replica can have told so.
+func (t *period) plausible() bool {
+	for _, p := range t.Places {
+		if p == nil || p.Tokens < 0 || p.Requests < 0 || len(p.Model)+len(p.Part)+len(p.Kind)+len(p.Advice)+len(p.Example) > maxPlaceText {
+			return false
+		}
+	}
+	return len(t.Arms) == 2 && t.Arms[Steered] != nil && t.Arms[Unsteered] != nil && slices.Min(t.Uncached[:]) >= 0 &&
+		t.Accounted >= t.Uncached.Total()
+}
+
+const maxPlaceText = 1024
+
 func (t *period) merge(o *period) {
-	if t.since.IsZero() || o.since.Before(t.since) {
-		t.since = o.since
+	if t.Since.IsZero() || o.Since.Before(t.Since) {
+		t.Since = o.Since
 	}
-	if o.until.After(t.until) {
-		t.until = o.until
+	if o.Until.After(t.Until) {
+		t.Until = o.Until
 	}
-	for arm, s := range t.arms {
-		s.merge(o.arms[arm])
+	for arm, s := range t.Arms {
+		s.merge(o.Arms[arm])
 	}
-	t.accounted += o.accounted
-	t.uncached.Add(&o.uncached)
-	t.places.merge(o.places)
-	w, v := &t.would, &o.would
+	t.Accounted += o.Accounted
+	t.Uncached.Add(&o.Uncached)
+	t.Kept += o.Kept
+	for c, n := range o.Seconds {
+		t.Seconds[c] += n
+	}
+	t.Places.merge(o.Places)
+	w, v := &t.Would, &o.Would
 	w.Requests, w.Prompt, w.Better, w.Spared = w.Requests+v.Requests, w.Prompt+v.Prompt, w.Better+v.Better, w.Spared+v.Spared
 	w.Worse, w.Cost, w.Encode, w.Timed, w.Millis = w.Worse+v.Worse, w.Cost+v.Cost, w.Encode+v.Encode, w.Timed+v.Timed, w.Millis+v.Millis
-	t.sum2 += o.sum2
+	t.Squares += o.Squares
 }
 
 func (s *sums) merge(o *sums) {
 	s.Requests, s.Failed, s.Known, s.Counted = s.Requests+o.Requests, s.Failed+o.Failed, s.Known+o.Known, s.Counted+o.Counted
 	s.Prompt, s.Cached = s.Prompt+o.Prompt, s.Cached+o.Cached
-	s.first.merge(&o.first)
-	s.end.merge(&o.end)
+	s.First.merge(&o.First)
+	s.Last.merge(&o.Last)
 }
 
 func (t *period) report(mode string) Report {
-	r := Report{Mode: mode, Since: t.since, Until: t.until, Accounted: t.accounted, Uncached: t.uncached, Places: t.places.dearest(),
-		Steered: t.arms[Steered].side(), Unsteered: t.arms[Unsteered].side(), Would: t.would}
+	r := Report{Mode: mode, Since: t.Since, Until: t.Until, Accounted: t.Accounted, Uncached: t.Uncached, Kept: t.Kept, Seconds: t.Seconds,
+		Places:  t.Places.dearest(),
+		Steered: t.Arms[Steered].side(), Unsteered: t.Arms[Unsteered].side(), Would: t.Would}
 	if n := float64(r.Would.Requests); n > 0 {
 		r.Would.Mean = float64(r.Would.Spared-r.Would.Cost) / n
 		if r.Would.Requests >= fewForMean {
-			r.Would.Uncertainty = 1.96 * math.Sqrt(max(0, t.sum2/n-r.Would.Mean*r.Would.Mean)/(n-1))
+			r.Would.Uncertainty = 1.96 * math.Sqrt(max(0, t.Squares/n-r.Would.Mean*r.Would.Mean)/(n-1))
 		}
 	}
 	return r
@@ -332,14 +394,14 @@ func (t *period) report(mode string) Report {
 
 func (s *sums) side() Side {
 	side := s.Side
-	side.FirstByte, side.End = s.first.quantiles(), s.end.quantiles()
+	side.FirstByte, side.End = s.First.quantiles(), s.Last.quantiles()
 	return side
 }
 
 // times counts durations in buckets, each ending at the fourth root of two times the previous one.
 type times struct {
-	n       int
-	buckets [96]uint32
+	N       int
+	Buckets [96]uint32
 }
 
 const firstBucket = 0.25 // ms
@@ -348,32 +410,32 @@ func (h *times) add(d time.Duration) {
 	if d <= 0 { // not known
 		return
 	}
-	h.n++
+	h.N++
 	at := math.Round(4 * math.Log2(d.Seconds()*1e3/firstBucket))
-	h.buckets[int(min(max(0, at), float64(len(h.buckets)-1)))]++
+	h.Buckets[int(min(max(0, at), float64(len(h.Buckets)-1)))]++
 }
 
 func (h *times) merge(o *times) {
-	h.n += o.n
-	for i, n := range o.buckets {
-		h.buckets[i] += n
+	h.N += o.N
+	for i, n := range o.Buckets {
+		h.Buckets[i] += n
 	}
 }
 
 func (h *times) quantiles() Times {
-	q := Times{N: h.n}
-	if h.n >= fewForP50 {
+	q := Times{N: h.N}
+	if h.N >= fewForP50 {
 		q.P50 = h.at(0.5)
 	}
-	if h.n >= fewForP95 {
+	if h.N >= fewForP95 {
 		q.P95 = h.at(0.95)
 	}
 	return q
 }
 
 func (h *times) at(share float64) float64 {
-	left := int(math.Ceil(share * float64(h.n)))
-	i := slices.IndexFunc(h.buckets[:], func(n uint32) bool { left -= int(n); return left <= 0 })
+	left := int(math.Ceil(share * float64(h.N)))
+	i := slices.IndexFunc(h.Buckets[:], func(n uint32) bool { left -= int(n); return left <= 0 })
 	return math.Round(10*firstBucket*math.Exp2(float64(i)/4)) / 10
 }
 

@@ -186,22 +186,71 @@ func TestCauses(t *testing.T) {
 			r.Changed = &account.Change{Part: "message 7 (assistant)", Token: 3104, Kind: "reasoning dropped"}
 			r.Uncached[account.Changed], r.Uncached[account.New] = 140, 320
 		}
+		r.Kept, r.Rate = 97, 100
 		live.Add(r, began)
 		l := line(r, began)
-		l.ID, l.Model, l.Uncached, l.Changed = r.ID, r.Model, r.Uncached, r.Changed
+		l.ID, l.Model, l.Uncached, l.Changed, l.Kept, l.Rate = r.ID, r.Model, r.Uncached, r.Changed, r.Kept, r.Rate
 		text, _ := json.Marshal(l)
 		log += string(text) + "\n"
 	}
 	read, err := ReadLog(strings.NewReader(log), Range{})
-	want := "Of 61 % uncached: 31 points seen for the first time; 15 points evicted (more cache, or a lower tier, keeps them); " +
+	want := "Of 61 % uncached: 31 points seen for the first time; 15 points evicted (a fifth more cache would keep at least 10 of them); " +
 		"8 points a time of day at token 214 of the system text of model m (move it to the end); 7 points reasoning dropped in a message of " +
-		"assistant of model m (send answers back as they came); 0.4 points of other causes.\n"
+		"assistant of model m (send answers back as they came); 0.4 points of other causes. " +
+		"Workers took 12.2 s of prefill for them: 1.6 s for a time of day in the system text, 1.4 s for reasoning dropped in a message of " +
+		"assistant, 2.9 s for what was evicted.\n"
 	for _, r := range []Report{live.Report(), live.Of(Range{Since: began}), read} {
 		if got := r.String(); !strings.HasPrefix(got, want) || err != nil {
 			t.Errorf("%q, %v; want it to begin with %q", got, err, want)
 		}
 		if len(r.Places) != 2 || r.Places[0].Tokens != 160 || r.Places[0].Example != "d1" || r.Places[0].Requests != 1 {
 			t.Errorf("got the places %+v, want two, the first of 160 tokens with an example", r.Places)
+		}
+	}
+}
+
+// TestReplicas checks that what two have told adds up to the report of one that had all requests, that a replica which says nothing, or
+// nonsense, is counted as silent, and that places are the same whatever the order.
+func TestReplicas(t *testing.T) {
+	all, parts := New("100%", began), [2]*Totals{New("100%", began), New("100%", began)}
+	for i := range 300 {
+		r := one([]Arm{Steered, Unsteered}[i/2%2], i)
+		r.ID, r.Model, r.Accounted, r.Rate = "d1", "m", 1000, 500
+		r.Uncached = account.Sums{account.Changed: 100 + i, account.New: 400}
+		r.Changed = &account.Change{Part: "the system text", Token: i % 100, Kind: "a date"}
+		all.Add(r, began.Add(time.Duration(i)*time.Second))
+		parts[i%2].Add(r, began.Add(time.Duration(i)*time.Second))
+	}
+	for _, of := range []Range{{}, {Model: "m"}, {Since: began.Add(time.Minute)}} {
+		want := all.Of(of)
+		told := parts[1].Told(of)
+		got, back := parts[0].Of(of, told), parts[1].Of(of, parts[0].Told(of))
+		if got.Replicas != 2 || got.Silent != 0 {
+			t.Errorf("got %d replicas, %d silent, want 2 and none", got.Replicas, got.Silent)
+		}
+		got.Replicas, back.Replicas = 0, 0
+		for _, r := range []*Report{&want, &got, &back} { // sums of fractions, and which places of more than 64 are left
+			r.Would.Millis, r.Would.Uncertainty = math.Round(r.Would.Millis), math.Round(r.Would.Uncertainty)
+			for c := range r.Seconds {
+				r.Seconds[c] = math.Round(r.Seconds[c])
+			}
+			r.Places = r.Places[:min(len(r.Places), 3)]
+		}
+		if fmt.Sprintf("%+v", got.Places) != fmt.Sprintf("%+v", back.Places) {
+			t.Errorf("%+v: the places are\n%+v\nand the other way round\n%+v", of, got.Places, back.Places)
+		}
+		got.Places, want.Places = nil, nil
+		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+			t.Errorf("%+v: two tell\n%+v\none tells\n%+v", of, got, want)
+		}
+	}
+	for _, told := range [][]byte{nil, []byte("{"), []byte(`{"Arms":{"steered":null}}`),
+		[]byte(`{"Arms":{"steered":{},"unsteered":{}},"Accounted":1,"Uncached":{"new":-5}}`),
+		[]byte(`{"Arms":{"steered":{},"unsteered":{}},"Places":[{"tokens":-1}]}`)} {
+		if r := parts[0].Of(Range{}, told, parts[1].Told(Range{})); r.Replicas != 2 || r.Silent != 1 {
+			t.Errorf("%s: got %d replicas, %d silent, want 2 and 1", told, r.Replicas, r.Silent)
+		} else if !strings.Contains(r.String(), ", 2 replicas (1 more did not answer)") {
+			t.Errorf("the report does not say who is silent: %s", r)
 		}
 	}
 }

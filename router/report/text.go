@@ -66,6 +66,12 @@ func (r Report) String() string {
 	if r.Mode != "" {
 		fmt.Fprintf(&out, ", enforce: %s", r.Mode)
 	}
+	if r.Replicas > 0 {
+		fmt.Fprintf(&out, ", %d replicas", r.Replicas)
+	}
+	if r.Silent > 0 {
+		fmt.Fprintf(&out, " (%d more did not answer)", r.Silent)
+	}
 	out.WriteString("\n\n")
 	row := func(what string, of func(s *Side) string) {
 		fmt.Fprintf(&out, "%-22s %18s %18s\n", what, of(&r.Steered), of(&r.Unsteered))
@@ -126,7 +132,11 @@ func (r *Report) writeCauses(w io.Writer) {
 				}
 			}
 		}
-		add(tokens, account.Cause(c).Says())
+		says := account.Cause(c).Says()
+		if account.Cause(c) == account.Evicted && r.Kept > 0 {
+			says = fmt.Sprintf("evicted (a fifth more cache would keep at least %s of them)", short(points(r.Kept)))
+		}
+		add(tokens, says)
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return b.tokens - a.tokens })
 	fmt.Fprintf(w, "Of %.0f %% uncached", points(r.Uncached.Total()))
@@ -138,7 +148,40 @@ func (r *Report) writeCauses(w io.Writer) {
 	if rest > 0 {
 		fmt.Fprintf(w, "%s%.1f points of other causes", sep, points(rest))
 	}
-	fmt.Fprint(w, ".\n\n")
+	fmt.Fprint(w, ".")
+	if all := r.Seconds.Total(); all > 0 {
+		fmt.Fprintf(w, " Workers took %s of prefill for them", seconds(all))
+		sep := ": "
+		for i := range r.Places {
+			if p := &r.Places[i]; i < 3 && p.Seconds >= all/200 {
+				fmt.Fprintf(w, "%s%s for %s in %s", sep, seconds(p.Seconds), cmp.Or(p.Kind, "a change"), p.Part)
+				sep = ", "
+			}
+		}
+		if n := r.Seconds[account.Evicted]; n >= all/200 {
+			fmt.Fprintf(w, "%s%s for what was evicted", sep, seconds(n))
+		}
+		fmt.Fprint(w, ".")
+	}
+	fmt.Fprint(w, "\n\n")
+}
+
+// short writes points without a fraction, unless there is less than one.
+func short(points float64) string {
+	if points < 0.95 {
+		return fmt.Sprintf("%.1f", points)
+	}
+	return fmt.Sprintf("%.0f", points)
+}
+
+// seconds writes a duration that may be short or of days.
+func seconds(s float64) string {
+	if s < 90 {
+		return fmt.Sprintf("%.1f s", s)
+	} else if s < 7200 {
+		return fmt.Sprintf("%.0f min", s/60)
+	}
+	return fmt.Sprintf("%.1f h", s/3600)
 }
 
 func (x *Savings) write(w io.Writer) {
