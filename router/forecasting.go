@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -42,7 +43,9 @@ const (
 	judgeEvery     = 5 * time.Second
 	forecastWindow = time.Hour
 	forecastDay    = 24 * time.Hour
-	sizeFades      = 1.0 / 3600 // of a cache's size, a second, while less is held
+	neededWindow   = 10 * time.Minute // of the load by which workers are needed
+	drainWithin    = 5 * time.Minute  // what waits should be done by then
+	sizeFades      = 1.0 / 3600       // of a cache's size, a second, while less is held
 )
 
 // serve has a forecast for each model, and forgets those of others.
@@ -260,10 +263,35 @@ func (f *forecasting) judge(models map[string]*forecast.Model, now time.Time) {
 // workerID is equal for the ranks of one worker.
 func workerID(slot *fleet.Slot) uint32 { return uint32(slot.Worker.Slots[0].ID) }
 
-// showForecasts shows the last hour's forecasts and what workers' removal would cost as gauges.
+// neededAt are the shares of the time that workers should compute prompts at most, for which it is told how many are needed.
+var neededAt = []float64{0.5, 0.6, 0.7, 0.8, 0.9}
+
+// needed returns how many workers a model needs now for each share of neededAt; nil: their rates are not known.
+func (f *forecasting) needed(model string) (list []int) {
+	m, now, waits := f.of(model), f.opt.Now(), 0.0
+	if m == nil {
+		return nil
+	}
+	for _, slot := range f.opt.Fleet.Slots(model) {
+		if l := slot.Load(now); slot.Worker.Role != fleet.Decode && l.Rate > 0 {
+			waits += l.Backlog / l.Rate
+		}
+	}
+	lately := m.Forecast(neededWindow, now)
+	for _, share := range neededAt {
+		if n := lately.Needed(share, waits/drainWithin.Seconds()); n > 0 {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// showForecasts shows the last hour's forecasts, how many workers are needed, and what workers' removal would cost as gauges.
 func showForecasts(of meter.Metrics, r *Router) {
 	rate := meter.Desc("forecast_hit_rate",
 		"Share of prompt tokens that would be cached after a change of the fleet, by the last hour; today: as it is.", "model", "change")
+	needed := meter.Desc("workers_needed",
+		"Workers that would compute prompts for this share of the time at most.", "model", "busy")
 	removal := meter.Desc("worker_removal_cost_tokens",
 		"Prompt tokens that others would compute again, or not get to, if the worker left now.", "worker")
 	of.ReadAll(func(ch chan<- prometheus.Metric) {
@@ -271,6 +299,9 @@ func showForecasts(of meter.Metrics, r *Router) {
 			meter.Gauge(ch, removal, one.Cost(), w.Name)
 		}
 		for _, f := range r.Forecasts() {
+			for i, n := range r.forecasting.needed(f.Model) {
+				meter.Gauge(ch, needed, float64(n), f.Model, strconv.FormatFloat(neededAt[i], 'g', -1, 64))
+			}
 			if len(f.Hour.Marks) == 0 {
 				continue
 			}
@@ -279,5 +310,5 @@ func showForecasts(of meter.Metrics, r *Router) {
 				meter.Gauge(ch, rate, m.HitRate, f.Model, m.Name)
 			}
 		}
-	}, rate, removal)
+	}, rate, needed, removal)
 }

@@ -13,7 +13,7 @@ type stateMetrics struct {
 	index *indexer.Index
 	media *engine.Media
 
-	blocks, resident, used    *prometheus.Desc // of the index
+	blocks, resident          *prometheus.Desc // of the index
 	relayed, images           *prometheus.Desc // of the relay: bytes, images
 	lost, relayTotal, fetched *prometheus.Desc // counters
 }
@@ -22,14 +22,13 @@ func showState(of meter.Metrics, index *indexer.Index, media *engine.Media) {
 	m := &stateMetrics{index: index, media: media,
 		blocks:     meter.Desc("index_blocks", "Blocks in the index, summed over ranks."),
 		resident:   meter.Desc("index_bytes", "Memory of the index, in bytes."),
-		used:       meter.Desc("index_used_bytes", "Memory of the index with blocks, in bytes."),
 		relayed:    meter.Desc("relay_bytes", "Images in the relay, in bytes."),
 		images:     meter.Desc("relay_images", "Images in the relay."),
 		lost:       meter.Desc("index_lost_blocks_total", "Blocks without room in the index: evicted, or not_taken.", "what"),
 		relayTotal: meter.Desc("relay_total", "The relay's images.", "what"),
 		fetched:    meter.Desc("fetch_total", "Images requested by URL.", "what"),
 	}
-	of.ReadAll(m.collect, m.blocks, m.resident, m.used, m.relayed, m.images, m.lost, m.relayTotal, m.fetched)
+	of.ReadAll(m.collect, m.blocks, m.resident, m.relayed, m.images, m.lost, m.relayTotal, m.fetched)
 }
 
 func (m *stateMetrics) collect(ch chan<- prometheus.Metric) {
@@ -41,7 +40,6 @@ func (m *stateMetrics) collect(ch chan<- prometheus.Metric) {
 	s := m.index.Stats()
 	meter.Gauge(ch, m.blocks, float64(s.Blocks))
 	meter.Gauge(ch, m.resident, float64(s.Resident))
-	meter.Gauge(ch, m.used, float64(s.Used))
 	count(m.lost, map[string]float64{"evicted": float64(s.Evicted), "not_taken": float64(s.Dropped)})
 	if m.media.Relay != nil {
 		r := m.media.Relay.Stats()

@@ -201,6 +201,25 @@ func (f *Forecast) With(size float64, workers int) Point {
 	return p
 }
 
+// mostWorkers is how many times today's workers Needed tells at most: of larger caches little is known.
+const mostWorkers = 4
+
+// Needed returns the least number of workers that would compute prompts for at most a share of the time, by what their caches would then
+// have, and meanwhile get done what waits: work, of so many workers all the time. 0: their rates are not known.
+func (f *Forecast) Needed(share, work float64) int {
+	if f.Workers == 0 || f.span.capacity == 0 {
+		return 0
+	}
+	n := 1
+	for ; n < mostWorkers*f.Workers; n++ {
+		p := f.With(1, n)
+		if p.Busy+work/float64(n) <= share {
+			break
+		}
+	}
+	return n
+}
+
 // String says it in a sentence.
 func (f *Forecast) String() string {
 	if f.Tokens == 0 || f.Workers == 0 {

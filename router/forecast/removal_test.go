@@ -95,6 +95,15 @@ func TestRemovalLoad(t *testing.T) {
 		m.Decided(Request{uint32(i % 3), chain([2]int{i, 15}), 16, 240, true, nil}, at)
 		m.Settle()
 	}
+	now := m.Forecast(10*time.Minute, start.Add(300*time.Second))
+	for _, c := range []struct {
+		share, waits float64
+		want         int
+	}{{0.9, 0, 3}, {0.7, 0, 4}, {0.5, 0, 5}, {0.9, 1, 4}, {0.1, 0, 12}} { // 2.4 workers' work; no more than four times the workers are told
+		if got := now.Needed(c.share, c.waits); got != c.want {
+			t.Errorf("%d workers for %v of the time beside %v, want %d", got, c.share, c.waits, c.want)
+		}
+	}
 	for worker, r := range m.Removals(start.Add(300 * time.Second)) {
 		if want := 600 * (240 - 0.9*200); math.Abs(r.Load-want) > 0.05*want || r.Cost() < r.Load {
 			t.Errorf("worker %d: %+v, want about %v tokens of load", worker, r, want)
