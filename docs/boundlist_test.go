@@ -278,9 +278,10 @@ var unbounded = map[string]string{
 	"four for each worker's rank, for an hour after it has left": "app/serve.growths.of app/serve.growths.behind",
 	"one line for each rule, written at once":                    "router/audit.Class.unsaid",
 	"as many as requests that are under way":                     "prompt/tokenizer.Cache.pending workers/fleet.load.queue",
-	"as many as words of ours":                                   "app/admin.livePage.sent media/fetch.Stats.Failed router/report.period.Arms",
-	"as many as downloads from a host at a time":                 "media/fetch.host.under",
-	"a pool, which a garbage collection empties":                 "prompt/template.Template.states router.Router.scratch",
+	"as many as words of ours": "app/admin.livePage.sent app/admin.Status.Workers media/fetch.Stats.Failed " +
+		"router/report.period.Arms",
+	"as many as downloads from a host at a time": "media/fetch.host.under",
+	"a pool, which a garbage collection empties": "prompt/template.Template.states router.Router.scratch",
 	"the last 64": "router/audit.Auditor.recent",
 	"one, as other replicas' questions are answered one after another, and asked so": "indexer/stream.shared.heldWaiting " +
 		"indexer/stream.shared.othersWaiting",

@@ -4,7 +4,8 @@
 //	             ?filter= failed, inexact, slow or differing, and ?q= a part of an id, a model or a worker, choose decisions
 //	/metrics     Prometheus
 //	/healthz     200 while the process lives; /readyz: 200 once it knows what the workers hold, or has waited for that long enough
-//	/decisions   the last decisions as JSON (?n=20, ?id=…)
+//	/status      problems, requests, what was cached and lost, and workers by state, as JSON (status.go)
+//	/decisions   the last decisions as JSON (?n=20, ?id=…), made or ended ?since=, of ?model=, ?worker=, ?filter= as above or ?lost=CAUSE
 //	/explain    ?id=…: a decision with its candidates, their costs and its outcome; POST a request: where it would go now
 //	/v1/route   POST a request: the worker that it should be sent to (route.go)
 //	/audit       the last requests that were not stored as predicted, as JSON
@@ -31,6 +32,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"strconv"
 	"time"
 
@@ -69,9 +71,11 @@ type State struct {
 	Audit       *audit.Auditor // nil: none
 	// Report returns what all replicas report of a range; fresh: the others are asked now. nil: none.
 	Report func(of report.Range, fresh bool) report.Report
+	Own    func(of report.Range) report.Report // of this replica alone; nil: none
 	// number of replicas that share with this one, and for how long one of them has been silent; nil: none
-	Others func() (others int, ago time.Duration)
-	NoRoom func(what string) // is called for each refused client: "pages" that watch, "asked" about requests
+	Others    func() (others int, ago time.Duration)
+	Undecided func(since time.Time) int // requests that reached workers without a decision, of the last 256; nil: not told
+	NoRoom    func(what string)         // is called for each refused client: "pages" that watch, "asked" about requests
 
 	querySlots chan struct{} // one slot for each body being asked about
 }
@@ -94,7 +98,8 @@ func Handler(ctx context.Context, s State) http.Handler {
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.HandleFunc("GET /decisions", s.decisions)
-	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Workers()) })
+	mux.HandleFunc("GET /status", page.status)
+	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { list(w, rows(s.Workers(), s.Router.Recent(1024))) })
 	mux.HandleFunc("GET /forecast", func(w http.ResponseWriter, _ *http.Request) { list(w, s.Router.Forecasts()) })
 	mux.HandleFunc("POST /workers/resync", s.resync)
 	for name, to := range orders {
@@ -172,7 +177,25 @@ func (s *State) decisions(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			n = 20
 		}
-		list(w, s.Router.Recent(n))
+		of, err := choiceOf(r.URL.Query())
+		since := time.Time{}
+		if text := r.FormValue("since"); text != "" && err == nil {
+			since, err = time.Parse(time.RFC3339, text)
+		}
+		if err == nil && of.filter != "" && !slices.Contains(Filters, of.filter) {
+			err = fmt.Errorf("filter %.40q: want one of %q", of.filter, Filters)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		all := s.Router.RecentSince(since, 1024)
+		kept := all
+		if of.filter == "slow" && !since.IsZero() {
+			kept = s.Router.Recent(1024)
+		}
+		all = of.chosen(all, kept)
+		list(w, all[:max(0, min(n, len(all)))])
 		return
 	}
 	d, ok := s.Router.Decision(id)

@@ -42,11 +42,11 @@ func (s *State) order(w http.ResponseWriter, r *http.Request, to fleet.Service) 
 	}
 }
 
-// AskOrder gives a running Sightline an order for a worker: cordon, uncordon or drain. It prints what came of it and, if wait is not 0,
-// waits until the worker's last request has ended.
-func AskOrder(ctx context.Context, base, order, worker string, wait time.Duration, out io.Writer) error {
-	path := "/workers/" + order + "?worker=" + url.QueryEscape(worker)
-	text, err := Ask(ctx, AdminRequest{Method: http.MethodPost, Base: base, Path: path, MaxBytes: 1 << 16})
+// AskOrder gives a running Sightline, the one that q names, an order for a worker: cordon, uncordon or drain. It prints what came of it
+// and, if wait is not 0, waits until the worker's last request has ended.
+func AskOrder(ctx context.Context, q AdminRequest, order, worker string, wait time.Duration, out io.Writer) error {
+	q.Method, q.Path = http.MethodPost, "/workers/"+order+"?worker="+url.QueryEscape(worker)
+	text, err := Ask(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -63,8 +63,9 @@ func AskOrder(ctx context.Context, base, order, worker string, wait time.Duratio
 		return nil
 	}
 	began, left := time.Now(), of.Inflight
+	q.Method, q.Path = "", "/workers"
 	for range retry.Every(ctx, time.Second/2) {
-		text, err := Ask(ctx, AdminRequest{Base: base, Path: "/workers", MaxBytes: 64 << 20})
+		text, err := Ask(ctx, q)
 		if err != nil {
 			return err
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/report"
-	"github.com/sightline-router/sightline/workers/fleet"
 	"github.com/sightline-router/sightline/workers/probe"
 )
 
@@ -70,7 +69,7 @@ func (v *view) Long() bool {
 }
 
 // Filters are the choices of decisions.
-func (v *view) Filters() []string { return []string{"failed", "inexact", "slow", "differing"} }
+func (v *view) Filters() []string { return Filters }
 
 // fewWorkers is the most that are shown with all that is known of them.
 const fewWorkers = 16
@@ -78,10 +77,9 @@ const fewWorkers = 16
 // saved is what caches have saved since the start.
 type saved struct{ Share, Of, Hours, Unit, How string }
 
-// row is a worker: Bad is 0 if it is well, 1 if something is doubtful, 2 if it is not used for what it holds, 3 if it gets nothing.
+// row is a worker's.
 type row struct {
-	findings.Worker
-	Bad        int
+	WorkerRow
 	Hits       string // share of the prompt tokens cached, of the kept decisions
 	HitShare   int
 	Load, Late int // lengths, of 100
@@ -89,23 +87,10 @@ type row struct {
 
 // State is how it is, in a word or two.
 func (r *row) State() string {
-	switch {
-	case r.Service != nil && *r.Service == fleet.Draining && r.Inflight == 0:
-		return "drained"
-	case r.Service != nil:
-		return r.Service.String()
-	case r.Health != nil:
-		return "out"
-	case r.Events == "none":
-		return "no events"
-	case r.Events != "live":
-		return r.Events
-	case r.EventAge >= findings.LateEvents.Seconds():
+	if r.WorkerRow.State == "late" {
 		return fmt.Sprintf("late %.0f s", r.EventAge)
-	case r.Bad > 0:
-		return "in doubt"
 	}
-	return "live"
+	return r.WorkerRow.State
 }
 
 // RemovalCost is what the others would compute again if it left; "": not known.
@@ -236,7 +221,7 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 		of = slices.DeleteFunc(all, func(d router.Recent) bool { return !slices.Contains(d.Images, image) })
 		v.Image = newImage(image, workers, of)
 	}
-	of = chosen(of, v.Filter, v.Find)
+	of = (&choice{filter: v.Filter, word: v.Find}).chosen(of, of)
 	of = of[:min(len(of), v.Shown)]
 	for i := range of {
 		v.Decisions = append(v.Decisions, newDecision(&of[i]))
@@ -249,18 +234,23 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 	return v
 }
 
-// chosen returns the decisions of a filter whose id, model or worker has a word in it.
-func chosen(all []router.Recent, filter, word string) []router.Recent {
+// Filters are the choices of decisions.
+var Filters = []string{"failed", "inexact", "slow", "differing"}
+
+// chosen returns the decisions that a choice names; word is a part of an id, a model or a worker.
+func (c *choice) chosen(all, kept []router.Recent) []router.Recent {
 	slow := time.Duration(0)
-	if first := firstBytes(all); len(first) > 0 {
-		slow = quantile(first, 0.95)
+	if c.filter == "slow" {
+		if first := firstBytes(kept); len(first) > 0 {
+			slow = quantile(first, 0.95)
+		}
 	}
-	word = strings.ToLower(word)
+	word := strings.ToLower(c.word)
 	return slices.DeleteFunc(slices.Clone(all), func(d router.Recent) bool {
 		is := true
-		switch filter {
+		switch c.filter {
 		case "failed":
-			is = d.Code >= 400 || d.Reason == router.RefusedByUs
+			is = d.Code >= 400 || d.Lasted > 0 && d.Code == 0 || d.Reason == router.RefusedByUs
 		case "inexact":
 			is = d.Reason != router.Exact
 		case "slow":
@@ -268,6 +258,8 @@ func chosen(all []router.Recent, filter, word string) []router.Recent {
 		case "differing":
 			is = d.Audit != "" && d.Audit != audit.Equal && d.Audit != audit.Unattributed || reported(&d) && !asPredicted(&d)
 		}
+		is = is && (c.model == "" || c.model == d.Model) && (c.worker == "" || c.worker == d.Worker || c.worker == d.Used) &&
+			(c.lost == nil || d.Account != nil && d.Account.Uncached[*c.lost] > 0)
 		return !is || word != "" && !strings.Contains(strings.ToLower(d.ID+" "+d.Model+" "+d.Worker+" "+d.Used+" "+d.Asked), word)
 	})
 }
@@ -300,34 +292,12 @@ func newImage(image string, workers []findings.Worker, of []router.Recent) *imag
 
 // fleet fills in what is known of the workers, the worst first, and what they saved.
 func (c *livePage) fleet(v *view, workers []findings.Worker, all []router.Recent) {
-	rate, known := 0.0, 0
-	type sum struct{ cached, prompt int }
-	hits := map[string]sum{}
-	for i := range all {
-		d := &all[i]
-		one := hits[d.Worker]
-		cached := d.CachedTokens
-		if reported(d) {
-			cached = d.Reported
-		}
-		hits[d.Worker] = sum{one.cached + cached, one.prompt + d.PromptTokens}
-	}
-	most := 4
-	for _, w := range workers {
-		r := row{Worker: w, Hits: "–", HitShare: -1, Late: int(min(100, 100*w.EventAge/60))}
-		if h := hits[w.Name]; h.prompt > 0 {
-			r.HitShare = 100 * h.cached / h.prompt
+	rate, known, most := 0.0, 0, 4
+	for _, w := range rows(workers, all) {
+		r := row{WorkerRow: w, Hits: "–", HitShare: -1, Late: int(min(100, 100*w.EventAge/60))}
+		if h := w.Recent; h.Prompt > 0 {
+			r.HitShare = 100 * h.Cached / h.Prompt
 			r.Hits = fmt.Sprintf("%d %%", r.HitShare)
-		}
-		switch {
-		case w.Service != nil:
-			r.Bad = 1
-		case w.Health != nil:
-			r.Bad = 3
-		case w.Events != "live":
-			r.Bad = 2
-		case w.EventAge >= findings.LateEvents.Seconds() || w.Doubtful > 0 || w.OtherSize > 0 || w.SameEvents != "" || w.UnknownKey != "":
-			r.Bad = 1
 		}
 		v.Rows = append(v.Rows, &r)
 		v.Slots++

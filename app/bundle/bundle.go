@@ -34,7 +34,7 @@ const (
 // Options are the flags of `sightline bundle`. What is empty is left out, and listed as missing; so is what does not answer.
 type Options struct {
 	File   string `arg:"" optional:"" help:"A new file; default: sightline-bundle-TIME.tar.gz."`
-	Config string `short:"c" type:"existingfile" placeholder:"FILE" help:"Sightline's configuration: its admin and envoy.admin are asked."`
+	Config string `kong:"-"` // the configuration, whose admin and envoy.admin are asked
 }
 
 type bundle struct {

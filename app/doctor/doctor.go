@@ -23,10 +23,11 @@ import (
 
 // Options are the flags of `sightline doctor`: what is looked at.
 type Options struct {
-	Config string `short:"c" required:"" placeholder:"FILE" help:"Sightline's configuration."`
-	Pre    bool   `help:"Check only files, before anything runs."`
-	Admin  string `placeholder:"URL" help:"A running Sightline's page; default: of -c."`
-	Envoy  string `placeholder:"FILE|URL" help:"envoy.yaml, dump or admin page; default: of -c."`
+	Codes  []string `arg:"" optional:"" name:"code" names:"codes" help:"Only these checks, such as SL0301; default: all."`
+	Config string   `kong:"-"` // the configuration's file
+	Pre    bool     `help:"Check only files, before anything runs."`
+	Admin  string   `kong:"-"` // a running Sightline's page; "": the configuration's
+	Envoy  string   `placeholder:"FILE|URL" help:"envoy.yaml, dump or admin page; default: of -c."`
 	// Cluster: as in check.Want.
 	Cluster []string `placeholder:"NAME,…" help:"Its clusters of workers, if not clear."`
 	Agent   []string `placeholder:"URL,…" help:"Agents' admin pages."`
@@ -35,6 +36,8 @@ type Options struct {
 	Header  []string `sep:"none" placeholder:"NAME: VALUE" help:"Of requests there; not printed. Repeatable."`
 	CA      string   `name:"ca" placeholder:"FILE" help:"PEM file of its certificate's authority."`
 	JSON    bool     `help:"Print one JSON object."`
+	// Failures leaves out what is well.
+	Failures bool `help:"Print only warnings and errors."`
 	// Patience is how long to wait for an answer or an event; 0: 3 s.
 	Patience time.Duration `kong:"-"`
 
@@ -138,6 +141,14 @@ func Status(list []Result, pre bool) (status int) {
 
 // Run examines, prints the results and returns the exit status.
 func Run(ctx context.Context, o Options) (status int, err error) {
-	list := Examine(ctx, o)
+	for i, code := range o.Codes {
+		o.Codes[i] = strings.ToUpper(code)
+		if !slices.Contains(findings.Codes(), o.Codes[i]) {
+			return 0, fmt.Errorf("%s is no check (want one such as SL0301; docs/doctor.md has all)", code)
+		}
+	}
+	list := slices.DeleteFunc(Examine(ctx, o), func(r Result) bool {
+		return len(o.Codes) > 0 && !slices.Contains(o.Codes, r.Code) || o.Failures && r.Verdict != Error && r.Verdict != Warning
+	})
 	return Status(list, o.Pre), o.print(list)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/sightline-router/sightline/internal/printable"
 )
 
 // marks are the symbols and colours (SGR) of verdicts.
@@ -21,6 +23,13 @@ func (o *Options) print(list []Result) error {
 	category, partly, count := "", "", map[Verdict]int{}
 	if n := len(slices.DeleteFunc(slices.Clone(list), func(r Result) bool { return r.Verdict != OK || len(r.skipped()) == 0 })); n > 0 {
 		partly = fmt.Sprintf(" (%d in part)", n)
+	}
+	for i := range list { // names in it come from outside
+		r := &list[i]
+		r.Fix, r.Note, r.Evidence = printable.Text(r.Fix), printable.Text(r.Note), slices.Clone(r.Evidence)
+		for j := range r.Evidence {
+			r.Evidence[j] = printable.Text(r.Evidence[j])
+		}
 	}
 	for len(list) > 0 {
 		same := list[:sameReason(list)]

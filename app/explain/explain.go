@@ -18,6 +18,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/printable"
 )
 
 // patience is how long to wait for an image. The router's own budget is much smaller.
@@ -28,15 +30,15 @@ const patience = 10 * time.Second
 type Options struct {
 	File string `arg:"" optional:"" default:"-" help:"Requests, one a line, or - for standard input: the body, or {\"id\", \"endpoint\", \"headers\", \"request\"}."`
 
-	Config   string   `short:"c" type:"existingfile" placeholder:"FILE" xor:"from" help:"Sightline's configuration."`
-	Model    string   `placeholder:"NAME" help:"Name of one of its models; default: the only one."`
+	Config   string   `kong:"-"` // Sightline's configuration
+	Model    string   `kong:"-"` // name of one of its models; "": the only one
 	Class    string   `placeholder:"NAME" help:"One of the model's classes; default: the model's own keys."`
-	ModelDir string   `type:"existingdir" placeholder:"DIR" xor:"from" help:"Or: a model's directory, without weights."`
+	ModelDir string   `type:"existingdir" placeholder:"DIR" help:"Instead of -c: a model's directory, without weights."`
 	Set      []string `sep:"none" placeholder:"KEY=VALUE" help:"A key of the model, such as engine=sglang. Repeatable."`
 	Against  string   `placeholder:"URL" help:"Compare what is read with what this worker makes of it: the first difference, and where to look."`
 
-	Admin string `xor:"from" placeholder:"URL" help:"Or: ask a running Sightline's admin page ($SIGHTLINE_ADMIN_TOKEN) where requests would go, and why."`
-	ID    string `placeholder:"ID" help:"With --admin: a past decision, and its outcome."`
+	Admin string `kong:"-"` // a running Sightline's admin page: where requests would go, and why; "": they are read here
+	ID    string `placeholder:"ID" help:"A past decision of a running Sightline, and its outcome."`
 	JSONL bool   `name:"jsonl" aliases:"json" help:"Print one JSON object a line."`
 }
 
@@ -44,10 +46,14 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	out := bufio.NewWriterSize(os.Stdout, 1<<16)
 	defer out.Flush()
-	if o.ID != "" {
-		return o.showDecision(ctx, out)
+	to := io.Writer(out)
+	if !o.JSONL {
+		to = printable.Writer(out)
 	}
-	explain, err := o.explainer(ctx, out)
+	if o.ID != "" {
+		return o.showDecision(ctx, to)
+	}
+	explain, err := o.explainer(ctx, to)
 	if err != nil {
 		return err
 	}

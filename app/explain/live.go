@@ -62,6 +62,11 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 	if err := json.Unmarshal(text, &e); err != nil {
 		return fmt.Errorf("--admin: %w", err)
 	}
+	return Print(w, &e)
+}
+
+// Print prints a decision for people.
+func Print(w io.Writer, e *admin.Explained) error {
 	line := func(key, format string, args ...any) { fmt.Fprintf(w, "%-11s %s\n", key, fmt.Sprintf(format, args...)) }
 	fmt.Fprintf(w, "── decision %s, %s\n", e.ID, e.At.Format(time.RFC3339))
 	line("model", "%s", cmp.Or(e.Model, e.Asked, "none"))
@@ -90,16 +95,16 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 	if len(e.Ranked) > 0 {
 		line("margin", "%.0f tokens %s than the next; %d of the others count as equal", math.Abs(e.Margin),
 			map[bool]string{true: "dearer", false: "cheaper"}[e.Margin < 0], e.Ties)
-		table(w, &e)
+		table(w, e)
 	}
 	if e.Used != "" || e.Code != 0 {
 		line("went to", "%s%s", cmp.Or(e.Used, "no worker"), map[bool]string{true: ", the first choice"}[e.Used == e.Addr])
 		line("ended", "status %d, first byte after %s", e.Code, e.FirstByte.Round(time.Millisecond))
-		line("cached", "%s", reported(&e))
+		line("cached", "%s", reported(e))
 		if e.Account != nil {
 			line("tokens", "%d cached; %s", e.Account.Cached, strings.Join(e.Account.Says(), "; "))
 		}
-		line("stored", "%s", stored(&e))
+		line("stored", "%s", stored(e))
 	}
 	_, err := fmt.Fprintln(w)
 	return err

@@ -144,11 +144,12 @@ func (f *Facts) evaluate(l *list) []Finding {
 		p.Link = docs + strings.ToLower(p.Code)
 		out[i] = *p
 	}
-	slices.SortStableFunc(out, worse)
+	slices.SortStableFunc(out, Worse)
 	return out
 }
 
-func worse(a, b Finding) int {
+// Worse orders findings, the worst first.
+func Worse(a, b Finding) int {
 	return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
 }
 

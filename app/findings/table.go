@@ -62,6 +62,14 @@ var codes = []struct {
 	{"SL0601", "NATS is reachable, and agents publish over it", nil},
 }
 
+// Codes returns all codes, in their order.
+func Codes() (list []string) {
+	for i := range codes {
+		list = append(list, codes[i].code)
+	}
+	return list
+}
+
 // list collects findings; those of several workers become one.
 type list struct {
 	found       []*Finding
@@ -127,7 +135,7 @@ func (f *Facts) Checks(told []Finding) (out []Check) {
 				one.Findings = append(one.Findings, p)
 			}
 		}
-		slices.SortStableFunc(one.Findings, worse)
+		slices.SortStableFunc(one.Findings, Worse)
 		if bad && c.code != "SL0501" {
 			one.Lacks = []string{"the configuration is not good (SL0501)"}
 			out = append(out, one)

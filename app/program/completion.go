@@ -43,10 +43,7 @@ func offered(n *kong.Node) (words []string, flags []*kong.Flag) {
 			words = append(words, p.EnumSlice()...)
 		}
 	}
-	for _, group := range n.AllFlags(true) {
-		flags = append(flags, group...)
-	}
-	return words, flags
+	return words, flagsOf(n)
 }
 
 // bashCompletion writes the completion for bash, and for zsh's emulation of it. If no word matches, file names are offered.
@@ -59,6 +56,10 @@ func bashCompletion(w io.Writer, root *kong.Node) {
 		}
 		fmt.Fprintf(w, "%s%s) words='%s' flags='%s' ;;\n", indent, pattern, strings.Join(words, " "), strings.Join(names, " "))
 	}
+	// named writes where names of a kind are offered, which are asked for then.
+	named := func(pattern, kind string) {
+		fmt.Fprintf(w, "    %s) words=\"$words $(%s names %s 2>/dev/null)\" ;;\n", pattern, root.Name, kind)
+	}
 	function := "_" + strings.ReplaceAll(root.Name, "-", "_")
 	fmt.Fprint(w,
 		function+
@@ -68,6 +69,19 @@ func bashCompletion(w io.Writer, root *kong.Node) {
 		line("    ", n.Name, n)
 	}
 	line("    ", "*", root)
+	fmt.Fprint(w, "  esac\n  case \"$command ${COMP_WORDS[COMP_CWORD-1]}\" in\n")
+	for _, n := range root.Children {
+		for _, f := range flagsOf(n) {
+			if f.Tag.Has("names") {
+				named(fmt.Sprintf("'%s --%s'", n.Name, f.Name), f.Tag.Get("names"))
+			}
+		}
+		for _, p := range n.Positional {
+			if p.Tag.Has("names") {
+				named("'"+n.Name+" '*", p.Tag.Get("names"))
+			}
+		}
+	}
 	fmt.Fprint(w, "  esac\n  case $cur in -*) words=$flags ;; esac\n  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n")
 	fmt.Fprintf(w, "complete -o default -F %s %s\n", function, root.Name)
 }
@@ -79,10 +93,18 @@ func fishCompletion(w io.Writer, root *kong.Node) {
 		if len(words) > 0 {
 			fmt.Fprintf(w, "complete -c %s -n %s -f -a %s\n", root.Name, quote(when), quote(strings.Join(words, " ")))
 		}
+		for _, p := range n.Positional {
+			if p.Tag.Has("names") {
+				fmt.Fprintf(w, "complete -c %s -n %s -f -a '(%[1]s names %s)'\n", root.Name, quote(when), p.Tag.Get("names"))
+			}
+		}
 		for _, f := range flags {
 			takes := ""
+			if f.Tag.Has("names") {
+				takes = fmt.Sprintf(" -f -a '(%s names %s)'", root.Name, f.Tag.Get("names"))
+			}
 			if !f.IsBool() {
-				takes = " -r"
+				takes += " -r"
 			}
 			fmt.Fprintf(w, "complete -c %s -n %s -l %s%s -d %s\n", root.Name, quote(when), f.Name, takes, quote(f.Help))
 		}

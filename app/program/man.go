@@ -40,10 +40,7 @@ func manPage(out io.Writer, root *kong.Node) error {
 		fmt.Fprintf(&page, format+"\n", texts...)
 	}
 	flags := func(n *kong.Node) {
-		for _, f := range n.Flags {
-			if f.Hidden {
-				continue
-			}
+		for _, f := range flagsOf(n) {
 			name := "--" + f.Name
 			if f.Short != 0 {
 				name = "-" + string(f.Short) + ", " + name
@@ -54,9 +51,8 @@ func manPage(out io.Writer, root *kong.Node) error {
 			line(".TP\n.B %s\n%s", name, f.Help)
 		}
 	}
-	line(".TH %s 1\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n.B %[2]s\nCOMMAND [FLAGS]\n.SH FLAGS", strings.ToUpper(root.Name), root.Name, root.Help)
-	flags(root)
-	line(".SH COMMANDS")
+	line(".TH %s 1\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n.B %[2]s\nCOMMAND [FLAGS]\n.SH COMMANDS",
+		strings.ToUpper(root.Name), root.Name, root.Help)
 	var below func(*kong.Node)
 	below = func(n *kong.Node) {
 		for _, c := range n.Children {

@@ -13,6 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/sightline-router/sightline/internal/buildinfo"
+	"github.com/sightline-router/sightline/internal/printable"
 )
 
 // Commands are the commands that both programs have. A program's own struct of commands embeds them.
@@ -41,7 +42,7 @@ func Main(name, description string, commands any) {
 	k, err := parser.Parse(os.Args[1:])
 	parser.FatalIfErrorf(err)
 	if err := k.Run(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		fmt.Fprintf(printable.Writer(os.Stderr), "%s: %v\n", name, err)
 		os.Exit(1)
 	}
 }
@@ -49,7 +50,7 @@ func Main(name, description string, commands any) {
 // Parser returns the parser of a program's arguments. Help names neither --help nor --version, so that it fits a screen.
 func Parser(name, description string, commands any, options ...kong.Option) (*kong.Kong, error) {
 	k, err := kong.New(commands, append(options, kong.Name(name), kong.Description(description), kong.UsageOnError(),
-		kong.Vars{"version": buildinfo.Read().String()},
+		kong.Vars{"version": buildinfo.Read().String()}, kong.Help(help),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}))...)
 	if err == nil {
 		k.Model.HelpFlag.Hidden = true

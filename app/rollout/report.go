@@ -19,11 +19,11 @@ import (
 // ReportOptions are the arguments and flags of `sightline report`: whose report is printed.
 type ReportOptions struct {
 	Files []string `arg:"" optional:"" type:"existingfile" help:"Decision logs; none: ask a running Sightline."`
-	Admin string   `default:"http://127.0.0.1:9903" placeholder:"URL" help:"Its admin page ($SIGHTLINE_ADMIN_TOKEN)."`
+	Admin string   `kong:"-"` // its admin page
 	JSON  bool     `help:"Print one JSON object."`
 	Since string   `placeholder:"TIME|AGO" help:"Only requests decided since: 2h, or 2026-11-21T08:00:00Z."`
 	Until string   `placeholder:"TIME|AGO" help:"Only requests decided before."`
-	Model string   `placeholder:"NAME" help:"Only requests for this model."`
+	Model string   `kong:"-"` // only requests for this model
 }
 
 const maxReport = 1 << 20 // bytes of an answer

@@ -38,7 +38,7 @@ type AgentOptions struct {
 	NATS bus.Access `embed:""`
 
 	Publish    string `enum:"blocks,tokens" default:"blocks" help:"blocks, or tokens (for audits) too."`
-	Admin      string `placeholder:"HOST:PORT" help:"Where to serve /metrics, /readyz and /state."`
+	Admin      string `kong:"-"` // where to serve /metrics, /readyz and /state
 	AdminToken string `env:"SIGHTLINE_ADMIN_TOKEN" hidden:"" help:"Token for /state beyond loopback."`
 	LogLevel   string `env:"SIGHTLINE_LOG_LEVEL" hidden:"" default:"info" help:"debug, info, warn or error."`
 }

@@ -12,7 +12,7 @@ import (
 // CredentialsOptions are the arguments and flags of `sightline credentials`: for whom NATS users are made, and where.
 type CredentialsOptions struct {
 	Dir    string   `arg:"" help:"Where seeds and users.conf are written; existing files are kept."`
-	Config string   `short:"c" type:"existingfile" placeholder:"FILE" help:"Sightline's configuration: its workers with events.nats."`
+	Config string   `kong:"-"` // the configuration, for its workers with events.nats
 	Worker []string `placeholder:"NAME" help:"Names of further workers; *: one agent that may publish for all."`
 }
 

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/term"
 
 	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/config"
@@ -33,6 +35,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/internal/printable"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router"
@@ -127,6 +130,11 @@ func newLog(level string) (*zap.Logger, zap.AtomicLevel, error) {
 	zc.Level = l
 	zc.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
 	zc.DisableStacktrace = true
+	if term.IsTerminal(int(os.Stderr.Fd())) { // for people: JSON would be for programs
+		zc.EncoderConfig.EncodeTime, zc.EncoderConfig.EncodeLevel = zapcore.TimeEncoderOfLayout(time.TimeOnly), zapcore.CapitalLevelEncoder
+		to := zapcore.AddSync(printable.Writer(os.Stderr))
+		return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zc.EncoderConfig), zapcore.Lock(to), l)), l, nil
+	}
 	log, err := zc.Build()
 	return log, l, err
 }
@@ -402,7 +410,10 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		Version:     version, Instance: name, Began: r.gate.began, Reloaded: reloads.lastSuccess, Reload: reloads.reload,
 		Router: r.router, Gatherer: r.metrics,
 		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: (&reports{own: r.report, peers: r.peers}).of,
-		Order:  r.order,
+		Own:   func(of report.Range) report.Report { return r.report.Of(of) },
+		Order: r.order, Undecided: func(since time.Time) int {
+			return len(slices.DeleteFunc(reloads.envoy.Strays(), func(s extproc.Stray) bool { return s.Addr == "" || s.At.Before(since) }))
+		},
 		NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas, Problems: watch.List,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,
 		Resync: func(worker string) int {

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/sightline-router/sightline/app/serve"
 )
 
@@ -12,6 +14,12 @@ type agentCmd struct{ serve.AgentOptions }
 func (c *agentCmd) Help() string {
 	return "With --zmq tcp://*:PORT the engine connects. --http alone drains TensorRT-LLM's events; beside --zmq it tells restarts. " +
 		"--publish tokens puts prompts on NATS' disk. $SIGHTLINE_ADMIN_TOKEN opens /state; $SIGHTLINE_LOG_LEVEL is info."
+}
+
+// AfterApply takes the flag that other commands have too.
+func (c *agentCmd) AfterApply(ctx *kong.Context) (err error) {
+	c.Admin, err = of(ctx).page()
+	return err
 }
 
 func (c *agentCmd) Run(ctx context.Context) error { return serve.Agent(ctx, c.AgentOptions) }

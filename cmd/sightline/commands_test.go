@@ -19,6 +19,7 @@ var runs = map[string]map[string]string{
 	"sightline": {"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "report": "e2e", "config": "app/config",
 		"agent":       "app/serve",
 		"credentials": "app/serve", "doctor": "app/doctor", "bundle": "app/bundle", "cordon": "e2e", "drain": "e2e", "uncordon": "e2e",
+		"status": "e2e", "top": "e2e", "decisions": "e2e", "workers": "e2e", "problems": "e2e",
 		"completion": "cmd/sightline", "version": "lab/release"},
 	"sightline-lab": {"demo": "e2e", "envoy": "e2e", "worker-sim": "e2e", "epp-conformance": "e2e", "bench": "lab/bench",
 		"sim": "lab/fleetsim", "replay": "lab/fleetsim",

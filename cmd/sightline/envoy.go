@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/generate"
 	"github.com/sightline-router/sightline/app/serve"
@@ -26,6 +28,9 @@ func (c *envoyCmd) Help() string {
 	return "Without -c and --worker: the shipped example. No worker is asked. --for exits with 0 if nothing is found, 1 if " +
 		"something is, 2 if the file is unreadable."
 }
+
+// AfterApply takes the flag that other commands have too.
+func (c *envoyCmd) AfterApply(ctx *kong.Context) error { c.Config = of(ctx).Config; return nil }
 
 // configuration returns what Envoy's depends on.
 func (c *envoyCmd) configuration() (config.Config, error) {

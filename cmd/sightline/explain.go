@@ -2,10 +2,27 @@ package main
 
 import (
 	"context"
+	"errors"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/sightline-router/sightline/app/explain"
 )
 
 type explainCmd struct{ explain.Options }
+
+// AfterApply takes the flags that other commands have too.
+func (c *explainCmd) AfterApply(ctx *kong.Context) (err error) {
+	s := of(ctx)
+	c.Config, c.Model = s.Config, s.Model
+	c.Admin, err = s.page()
+	if given := map[bool]int{true: 1}; err == nil && given[c.Config != ""]+given[c.Admin != ""]+given[c.ModelDir != ""] > 1 {
+		err = errors.New("-c, --model-dir and --admin exclude each other (want one of them)")
+	}
+	if c.ID != "" && err == nil {
+		c.Admin, err = s.asked()
+	}
+	return err
+}
 
 func (c *explainCmd) Run(ctx context.Context) error { return explain.Run(ctx, c.Options) }

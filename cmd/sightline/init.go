@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/generate"
 	"github.com/sightline-router/sightline/internal/secure"
@@ -16,7 +18,7 @@ type initCmd struct {
 	Worker     []string `placeholder:"HOST:PORT" help:"A running worker; with --dynamo, a front end. Repeatable."`
 	Kubernetes []string `sep:"none" placeholder:"SELECTOR[:PORT]" help:"Or: EndpointSlices by label, and the port's name. Repeatable."`
 	Dynamo     string   `type:"existingdir" placeholder:"DIR" help:"Or: an NVIDIA Dynamo deployment's DYN_FILE_KV ($NATS_SERVER)."`
-	Namespace  string   `placeholder:"NAME" help:"Kubernetes', or Dynamo's; default: the only one."`
+	Namespace  string   `kong:"-"` // Kubernetes', or Dynamo's; "": the only one
 	ModelDir   []string `sep:"none" placeholder:"[NAME=]DIR" help:"A model's files, without weights; default: found, or fetched."`
 	APIKeyFile string   `type:"existingfile" placeholder:"FILE" help:"The workers' --api-key."`
 	CA         string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"PEM file of the workers' authority."`
@@ -29,6 +31,9 @@ func (c *initCmd) Help() string {
 	return "Workers are asked, and compute two tokens each. What should be switched on there is listed. Outside of a pod, " +
 		"--kubernetes goes through kubectl proxy at its port, 8001."
 }
+
+// AfterApply takes the flag that other commands have too.
+func (c *initCmd) AfterApply(ctx *kong.Context) error { c.Namespace = of(ctx).Namespace; return nil }
 
 func (c *initCmd) Run(ctx context.Context) error {
 	switch {

@@ -4,30 +4,81 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
+	"github.com/alecthomas/kong"
+
+	"github.com/sightline-router/sightline/app/look"
 	"github.com/sightline-router/sightline/app/program"
 )
 
 const description = "Sends each chat request to the worker that holds most of its KV cache."
 
 type cli struct {
-	Init        initCmd        `cmd:"" group:"Run" help:"Write a first configuration from what running workers report."`
+	Init        initCmd        `cmd:"" group:"Run" help:"Write a first configuration from what workers report."`
 	Serve       serveCmd       `cmd:"" group:"Run" help:"Run the router that Envoy asks."`
 	Envoy       envoyCmd       `cmd:"" group:"Run" help:"Print Envoy's configuration, or check and change yours."`
 	Agent       agentCmd       `cmd:"" group:"Run" help:"Publish one worker's KV events to NATS."`
-	Credentials credentialsCmd `cmd:"" group:"Run" help:"Create NATS keys for the router and agents, and users.conf."`
-	Doctor      doctorCmd      `cmd:"" group:"Look" help:"Find whatever prevents cache hits."`
-	Explain     explainCmd     `cmd:"" group:"Look" help:"Show how requests are read, or where they go and why."`
-	Report      reportCmd      `cmd:"" group:"Look" help:"Compare steered requests with the unsteered share."`
-	Bundle      bundleCmd      `cmd:"" group:"Look" help:"Write a tar.gz for a bug report, without secrets."`
-	Cordon      cordonCmd      `cmd:"" group:"Look" help:"Send a worker only what it alone holds."`
-	Drain       drainCmd       `cmd:"" group:"Look" help:"Send a worker nothing more, and wait until it is empty."`
-	Uncordon    uncordonCmd    `cmd:"" group:"Look" help:"Send a worker requests again."`
-	Config      configCmd      `cmd:"" group:"Run" help:"Print what a configuration may contain."`
+	Credentials credentialsCmd `cmd:"" group:"Run" help:"Create NATS keys for the router and agents."`
+	Status      statusCmd      `cmd:"" group:"Look" help:"What is broken, what requests get, and how workers are."`
+	Top         topCmd         `cmd:"" group:"Look" help:"The same with all workers, live."`
+	Decisions   decisionsCmd   `cmd:"" group:"Look" help:"The last requests: where they went, what was lost, why."`
+	Workers     workersCmd     `cmd:"" group:"Look" help:"The workers, or all that is known of one."`
+	Problems    problemsCmd    `cmd:"" group:"Look" help:"What is wrong now, and what to do."`
+	Doctor      doctorCmd      `cmd:"" group:"Find" help:"Find whatever prevents cache hits."`
+	Explain     explainCmd     `cmd:"" group:"Find" help:"How requests are read, or where they go and why."`
+	Report      reportCmd      `cmd:"" group:"Find" help:"Compare steered requests with the unsteered share."`
+	Bundle      bundleCmd      `cmd:"" group:"Find" help:"Write a tar.gz for a bug report, without secrets."`
+	Cordon      cordonCmd      `cmd:"" group:"Move" help:"Send a worker only what it alone holds."`
+	Drain       drainCmd       `cmd:"" group:"Move" help:"Send it nothing more, and wait until it is empty."`
+	Uncordon    uncordonCmd    `cmd:"" group:"Move" help:"Send it requests again."`
+	Config      configCmd      `cmd:"" group:"Print" help:"Print what a configuration may contain."`
+	Names       namesCmd       `cmd:"" hidden:"" help:"Print what completion offers."`
 	program.Commands
+	shared
+}
+
+// shared are the flags that several commands have, by the tag for. It is the admin page that is asked, or served.
+type shared struct {
+	Config    string   `short:"c" placeholder:"FILE" help:"Sightline's configuration." for:"serve envoy credentials doctor explain bundle Look Move"`
+	Admin     []string `placeholder:"URL" help:"Its admin page; for looking also several." for:"serve agent doctor explain report Look Move"`
+	Namespace string   `aliases:"pool-namespace" placeholder:"NAME" help:"Of Kubernetes, or Dynamo." for:"init serve Look Move"`
+	Model     string   `placeholder:"NAME" names:"models" help:"Only this model." for:"explain report decisions workers"`
+	Output    string   `short:"o" placeholder:"FORMAT" help:"table, wide, json or yaml." for:"Look"`
+	Watch     bool     `short:"w" help:"Again and again, until interrupted." for:"Look"`
+}
+
+// of returns the flags that the command line has of those that are shared.
+func of(ctx *kong.Context) *shared { return &ctx.Model.Target.Addr().Interface().(*cli).shared }
+
+// AfterApply refuses shared flags at commands that have none of them.
+func (*cli) AfterApply(ctx *kong.Context) error { return program.Unshared(ctx) }
+
+// page returns the one admin page that is named; "": none is.
+func (s *shared) page() (string, error) {
+	if len(s.Admin) > 1 {
+		return "", fmt.Errorf("--admin %s: want one address", strings.Join(s.Admin, ","))
+	}
+	return strings.Join(s.Admin, ""), nil
+}
+
+// asked returns the one admin page to ask.
+func (s *shared) asked() (string, error) {
+	q, end, err := s.from().One(context.Background())
+	if err != nil {
+		return "", err
+	}
+	end()
+	return q.Base, nil
+}
+
+// from returns what to ask.
+func (s *shared) from() look.From {
+	return look.From{Config: s.Config, Admin: s.Admin, Namespace: s.Namespace}
 }
 
 // moved lists the commands that are sightline-lab's since this release. The next release may forget them.

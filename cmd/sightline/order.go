@@ -1,25 +1,38 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"os"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/sightline-router/sightline/app/admin"
+	"github.com/sightline-router/sightline/app/look"
+	"github.com/sightline-router/sightline/internal/printable"
 )
 
-// orderCmd is an order for a worker of a running Sightline.
+// orderCmd is an order for a worker of a running Sightline. Its replicas hear of it.
 type orderCmd struct {
-	Worker string `arg:"" help:"Its name."`
+	Worker string `arg:"" names:"workers" help:"Its name."`
+	from   look.From
 }
 
+// AfterApply takes the flags that other commands have too.
+func (c *orderCmd) AfterApply(ctx *kong.Context) error { c.from = of(ctx).from(); return nil }
+
+// Help is the text besides the flags.
 func (orderCmd) Help() string {
-	return "The admin page is that of $SIGHTLINE_ADMIN (default: http://127.0.0.1:9903), and wants $SIGHTLINE_ADMIN_TOKEN."
+	return "It wants the admin_token: of -c, or $SIGHTLINE_ADMIN_TOKEN. $SIGHTLINE_ADMIN names the admin page too."
 }
 
 func (c orderCmd) give(ctx context.Context, order string, wait time.Duration) error {
-	return admin.AskOrder(ctx, cmp.Or(os.Getenv("SIGHTLINE_ADMIN"), "http://127.0.0.1:9903"), order, c.Worker, wait, os.Stdout)
+	q, end, err := c.from.One(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return admin.AskOrder(ctx, q, order, c.Worker, wait, printable.Writer(os.Stdout))
 }
 
 type cordonCmd struct{ orderCmd }

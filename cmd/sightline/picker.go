@@ -21,7 +21,7 @@ type pickerFlags struct {
 	MaxInFlight int    `name:"max-in-flight" placeholder:"N" help:"Requests that a worker gets at once."`
 
 	// Known from other pickers' charts. Defaults: $NAMESPACE or the pod's own; 9002, 9003 and 9090; TLS by a certificate made at the start.
-	Namespace      string `aliases:"pool-namespace" hidden:""`
+	Namespace      string `kong:"-"`
 	GRPCPort       int    `name:"grpc-port" hidden:""`
 	GRPCHealthPort int    `name:"grpc-health-port" hidden:""`
 	MetricsPort    int    `name:"metrics-port" hidden:""`

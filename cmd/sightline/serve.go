@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/generate"
 	"github.com/sightline-router/sightline/app/serve"
@@ -15,7 +17,7 @@ import (
 
 // fleetFlags say what is served: a configuration, or running workers.
 type fleetFlags struct {
-	Config string   `short:"c" type:"existingfile" placeholder:"FILE" help:"Sightline's configuration."`
+	Config string   `kong:"-"`
 	Worker []string `placeholder:"HOST:PORT" help:"Or: a running worker. Repeatable."`
 	Listen string   `placeholder:"HOST:PORT" help:"Where Envoy asks; default: 127.0.0.1:9002."`
 	CA     string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"PEM file of the workers' authority."`
@@ -35,7 +37,7 @@ func (f *fleetFlags) options(admin, keyFile string) (generate.Options, error) {
 
 type serveCmd struct {
 	fleetFlags
-	Admin       string `placeholder:"HOST:PORT" help:"Where the page is; default: 127.0.0.1:9903."`
+	Admin       string `kong:"-"` // where the page is; "": 127.0.0.1:9903
 	APIKeyFile  string `type:"existingfile" placeholder:"FILE" help:"The workers' --api-key."`
 	PrintConfig bool   `help:"Print the configuration (of --worker: init's), and exit."`
 	Check       bool   `help:"Load everything, report errors, and exit."`
@@ -48,6 +50,14 @@ type serveCmd struct {
 func (c *serveCmd) Help() string {
 	return "With --worker (and --listen, --ca, --admin, --api-key-file) or --pool no file is needed: workers say what they serve. " +
 		"--pool takes the flags of other endpoint pickers too (docs/envoy.md)."
+}
+
+// AfterApply takes the flags that other commands have too.
+func (c *serveCmd) AfterApply(ctx *kong.Context) (err error) {
+	s := of(ctx)
+	c.Config, c.Namespace = s.Config, s.Namespace
+	c.Admin, err = s.page()
+	return err
 }
 
 func (c *serveCmd) Run(ctx context.Context) error {

@@ -10,6 +10,7 @@ package account
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -36,6 +37,14 @@ const (
 
 var names = [causes]string{"block", "kept short", "not read", "salt", "elsewhere", "computing", "evicted", "lost", "changed", "new",
 	"unknown"}
+
+// Causes returns all of them.
+func Causes() iter.Seq[Cause] {
+	return func(yield func(Cause) bool) {
+		for c := Cause(0); c < causes && yield(c); c++ {
+		}
+	}
+}
 
 func (c Cause) String() string { return names[c] }
 

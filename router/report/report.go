@@ -121,12 +121,14 @@ type Times struct {
 	N   int     `json:"n"`
 	P50 float64 `json:"p50_ms"` // 0: too few
 	P95 float64 `json:"p95_ms"` // 0: too few
+	P99 float64 `json:"p99_ms"` // 0: too few
 }
 
 // With fewer requests a number is not significant.
 const (
 	fewForP50  = 20
 	fewForP95  = 100
+	fewForP99  = 500
 	fewForMean = 30
 )
 
@@ -429,6 +431,9 @@ func (h *times) quantiles() Times {
 	}
 	if h.N >= fewForP95 {
 		q.P95 = h.at(0.95)
+	}
+	if h.N >= fewForP99 {
+		q.P99 = h.at(0.99)
 	}
 	return q
 }

@@ -1,0 +1,178 @@
+package look
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/sightline-router/sightline/app/admin"
+	"github.com/sightline-router/sightline/app/findings"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/account"
+)
+
+// hostile is a name that would clear the terminal, and be shown backwards.
+const hostile = "w\x1b[2J\u009b31m\u202e\r\n"
+
+// sightline serves pages as a Sightline would, with hostile names where names come from outside.
+func sightline(t *testing.T, name string, at time.Time) string {
+	t.Helper()
+	row := admin.WorkerRow{Worker: findings.Worker{Name: name, Addr: "10.0.0.1:8000", Model: name, Rank: 3, Inflight: 2, Events: "live",
+		Class: name, Role: name, LastEvent: name}, State: "live", Recent: admin.Recent{Requests: 2, Prompt: 100, Cached: 50}}
+	problem := findings.Finding{Code: "SL0109", Severity: "error", What: name + ": away", Workers: []string{name}, Fix: name, Since: at}
+	decision := router.Recent{ID: name, At: at, Model: name, Worker: name, Rank: -1, Reason: router.Exact, Why: name, Asked: name,
+		PromptTokens: 1200, CachedTokens: 1100, Reported: -1, Code: 503, Flags: name, Lasted: time.Second, Used: name,
+		Account: &account.Account{Uncached: account.Sums{account.Evicted: 100}}}
+	pages := map[string]any{"/workers": []admin.WorkerRow{row}, "/problems": []findings.Finding{problem},
+		"/decisions": []router.Recent{decision}, "/explain": admin.Explained{Recent: decision},
+		"/status": admin.Status{Broken: true, Problems: []findings.Finding{problem}, Workers: map[string]int{name: 1}, Latest: name, EventAge: 1,
+			Sightlines: []admin.Sightline{{Instance: name, Version: name, Mode: name, Error: name, Others: 1}},
+			Requests:   10, Failed: 1, Accounted: 1000, Uncached: account.Sums{account.Evicted: 100}, Since: at}}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(pages[r.URL.Path])
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// shows returns what a command prints.
+func shows(t *testing.T, at []string, output string, do func(View) error) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "out")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	err = do(View{From: From{Admin: at}, Output: output, Out: f, Errors: &said})
+	f.Close()
+	if err != nil && err != ErrBroken {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text) + said.String()
+}
+
+var commands = map[string]func(*testing.T, View) error{
+	"status":    func(t *testing.T, v View) error { return Status(t.Context(), v) },
+	"top":       func(t *testing.T, v View) error { return Top(t.Context(), v) },
+	"workers":   func(t *testing.T, v View) error { return Workers(t.Context(), v, "", "") },
+	"worker":    func(t *testing.T, v View) error { return Workers(t.Context(), v, "10.0.0.1:8000", "") },
+	"problems":  func(t *testing.T, v View) error { return Problems(t.Context(), v) },
+	"decisions": func(t *testing.T, v View) error { return Decisions(t.Context(), v, Choice{}) },
+	"decision":  func(t *testing.T, v View) error { return Decisions(t.Context(), v, Choice{ID: "x"}) },
+}
+
+// TestHostileNames: no name from outside brings a control character to the terminal, in any form of output.
+func TestHostileNames(t *testing.T) {
+	at := []string{sightline(t, hostile, time.Now())}
+	for command, do := range commands {
+		for _, output := range []string{"table", "wide", "json", "yaml"} {
+			got := shows(t, at, output, func(v View) error { return do(t, v) })
+			if !strings.Contains(got, "[2J") {
+				t.Errorf("%s -o %s: got %q, want the name's printable part in it", command, output, got)
+			}
+			for _, r := range got {
+				if !unicode.IsPrint(r) && r != '\n' {
+					t.Errorf("%s -o %s: got %q, want no %U in it", command, output, got, r)
+					break
+				}
+			}
+		}
+	}
+}
+
+// TestJoined: several Sightlines are asked together: requests are added, workers and problems stand once, and one that is away is named.
+func TestJoined(t *testing.T) {
+	now := time.Now()
+	at := []string{sightline(t, "worker-7", now), sightline(t, "worker-7", now.Add(time.Second)), "http://127.0.0.1:1"}
+	for command, want := range map[string]string{
+		"status":    "20 in the last",
+		"workers":   "worker-7 rank 3  live",
+		"problems":  "× error SL0109",
+		"decisions": "worker-7  exact    1,200   1,100  100 evicted",
+	} {
+		got := shows(t, at, "table", func(v View) error { return commands[command](t, v) })
+		times, wanted := strings.Count(got, want), 1
+		if command == "decisions" {
+			wanted = 2
+		}
+		if times != wanted || !strings.Contains(got, "127.0.0.1:1") {
+			t.Errorf("%s: got %q %d times, want %d, and the one that is away\n%s", command, want, times, wanted, got)
+		}
+	}
+	var s admin.Status
+	raw := shows(t, at[:2], "json", func(v View) error { return commands["status"](t, v) })
+	if err := json.Unmarshal([]byte(raw), &s); err != nil || s.Requests != 20 || s.Uncached[account.Evicted] != 200 ||
+		len(s.Sightlines) != 2 || len(s.Problems) != 1 || !s.Broken {
+		t.Errorf("status as JSON: %v, got %+v", err, s)
+	}
+}
+
+// TestFollower: a decision is shown once, when its request has ended, or when it is forgotten before.
+func TestFollower(t *testing.T) {
+	f := follower{said: map[string]time.Time{}}
+	now := time.Now()
+	under, ended := router.Recent{ID: "a", At: now}, router.Recent{ID: "a", At: now, Lasted: time.Second}
+	other := router.Recent{ID: "b", At: now.Add(1)}
+	for i, c := range []struct {
+		all  []router.Recent
+		want string
+	}{{[]router.Recent{under, other}, ""}, {[]router.Recent{ended, other}, "a"}, {[]router.Recent{ended, other}, ""},
+		{[]router.Recent{ended}, "b"}, {[]router.Recent{ended}, ""}} {
+		got := ""
+		for _, d := range f.news(c.all, now) {
+			got += d.ID
+		}
+		if got != c.want {
+			t.Errorf("answer %d: got %q, want %q", i, got, c.want)
+		}
+	}
+}
+
+// TestTableFits: a table is never wider than the terminal, names keep their ends, figures stay, and -o wide and a pipe cut nothing.
+func TestTableFits(t *testing.T) {
+	rows := make([]admin.WorkerRow, 200)
+	for i := range rows {
+		rows[i] = admin.WorkerRow{State: "catching up", Worker: findings.Worker{Rank: i % 8,
+			Name: fmt.Sprintf("vllm-qwen2-5-vl-deployment-7d9f8b6c5d-%03d", i), Model: "Qwen/Qwen2.5-VL-72B-Instruct", Addr: "10.20.30.40:8000",
+			Inflight: 1000 + i, Backlog: 1.5e6, Rate: 30000, Blocks: 1e6}}
+	}
+	for _, columns := range []int{0, 60, 80, 120, 160, 240} {
+		p := &page{width: columns}
+		p.workers(rows)
+		lines := strings.Split(strings.TrimRight(p.String(), "\n"), "\n")
+		if len(lines) != 201 {
+			t.Errorf("%d columns: got %d lines, want 201", columns, len(lines))
+		}
+		for i, line := range lines {
+			if columns > 0 && width(line) > columns {
+				t.Errorf("%d columns: got %d: %s", columns, width(line), line)
+				break
+			}
+			if i > 0 && (!strings.Contains(line, fmt.Sprintf("rank %d", (i-1)%8)) || !strings.Contains(line, fmt.Sprint(999+i))) {
+				t.Errorf("%d columns: %s: want the rank and the requests in flight", columns, line)
+				break
+			}
+		}
+		if columns == 0 && (!strings.Contains(lines[1], rows[0].Name) || !strings.Contains(lines[0], "ADDRESS")) {
+			t.Errorf("piped: got %s, want all of it", lines[1])
+		}
+	}
+	p := &page{width: 40, height: 10}
+	p.workers(rows)
+	p.fit()
+	if n := strings.Count(p.String(), "\n"); n > 9 || !strings.Contains(p.String(), "more lines") {
+		t.Errorf("a screen of 10 lines: got %d\n%s", n, p)
+	}
+}
