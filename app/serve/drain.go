@@ -34,6 +34,9 @@ func (r *running) order(worker string, to fleet.Service) (out admin.Ordered, err
 	for _, slot := range one.Slots {
 		out.Inflight += slot.Load(time.Now()).Inflight
 	}
+	if to == fleet.Draining { // watchDrains logs it, whoever ordered it
+		return out, nil
+	}
 	r.log.Info("worker is "+to.String()+", as ordered", zap.String("worker", worker), zap.Int("in_flight", out.Inflight),
 		zap.Float64("only_here_tokens", out.Removal.Alone), zap.Float64("again_tokens", out.Removal.Again))
 	return out, nil

@@ -1,13 +1,16 @@
 package serve
 
 import (
+	"context"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sightline-router/sightline/app/registry"
 	"github.com/sightline-router/sightline/indexer"
@@ -54,6 +57,30 @@ func TestLastWorkerStays(t *testing.T) {
 		if stay != 1 {
 			t.Fatalf("got %d workers in service after both were ordered to drain, want 1", stay)
 		}
+	}
+}
+
+// TestDrainIsLoggedOnce: an ordered drain is one line of the log, and the empty worker another one.
+func TestDrainIsLoggedOnce(t *testing.T) {
+	r := withWorkers(t, map[string]string{"a": "10.0.0.1:8000", "b": "10.0.0.2:8000"})
+	core, lines := observer.New(zap.InfoLevel)
+	r.log = zap.New(core)
+	if _, err := r.order("a", fleet.Draining); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { r.watchDrains(ctx); close(ended) }()
+	for end := time.Now().Add(30 * time.Second); lines.Len() < 2 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	stop()
+	<-ended
+	var got []string
+	for _, line := range lines.All() {
+		got = append(got, line.Message)
+	}
+	if len(got) != 2 || !strings.Contains(got[0], "is draining") || !strings.Contains(got[1], "is empty") {
+		t.Errorf("got lines %q, want one that it drains and one that it is empty", got)
 	}
 }
 
