@@ -17,7 +17,7 @@ import (
 
 // Status is the answer of /status: a Sightline at a glance, or several together. Numbers are of the requests decided since Since.
 type Status struct {
-	Broken     bool               `json:"broken"` // a problem is an error, or a Sightline does not answer or is not ready
+	Broken     bool               `json:"broken"` // a problem is an error, a worker is out, or a Sightline does not answer or is not ready
 	Problems   []findings.Finding `json:"problems"`
 	Sightlines []Sightline        `json:"sightlines"`
 	Workers    map[string]int     `json:"workers"`   // slots by their state
@@ -63,6 +63,9 @@ type Recent struct {
 	Cached   int `json:"cached_tokens"` // as the engine counted, else as predicted
 }
 
+// stateOut is the state of a worker that gets nothing but trial requests.
+const stateOut = "out"
+
 // rows adds to workers how they are, and what the decisions tell of them.
 func rows(workers []findings.Worker, all []router.Recent) []WorkerRow {
 	recent := map[string]Recent{}
@@ -84,7 +87,7 @@ func rows(workers []findings.Worker, all []router.Recent) []WorkerRow {
 				r.State = "drained"
 			}
 		case w.Health != nil:
-			r.Bad, r.State = 3, "out"
+			r.Bad, r.State = 3, stateOut
 		case w.Events == "none":
 			r.Bad, r.State = 2, "no events"
 		case w.Events != "live":
@@ -160,7 +163,8 @@ func (c *livePage) status(w http.ResponseWriter, _ *http.Request) {
 	}
 	c.mu.Unlock()
 	out.Sightlines = []Sightline{one}
-	out.Broken = one.Error != "" || slices.ContainsFunc(out.Problems, func(f findings.Finding) bool { return f.Severity == "error" })
+	out.Broken = one.Error != "" || out.Workers[stateOut] > 0 ||
+		slices.ContainsFunc(out.Problems, func(f findings.Finding) bool { return f.Severity == "error" })
 	answer(w, out)
 }
 

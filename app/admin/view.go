@@ -114,6 +114,11 @@ type problem struct {
 	More   int // workers that are in none of them
 }
 
+// Sign stands before the severity, for those who see no colours.
+func (p problem) Sign() string {
+	return map[string]string{"error": "×", "warning": "‼"}[p.Severity]
+}
+
 // group are the first workers of those that show the same.
 type group struct {
 	Workers []string

@@ -47,20 +47,20 @@ func Workers(ctx context.Context, v View, name, model string) error {
 	})
 }
 
-// Problems shows what is wrong, worst first. It returns ErrBroken if one of them is an error.
+// Problems shows what is wrong, worst first. It returns ErrBroken as Status does.
 func Problems(ctx context.Context, v View) error {
 	broken := false
 	err := v.show(ctx, func(ctx context.Context, a Asked) (any, func(*page), error) {
-		list, err := get[[]findings.Finding](ctx, a, "/problems")
+		list, err := get[admin.Status](ctx, a, "/status")
 		if err != nil {
 			return nil, nil, err
 		}
 		tell(&v, list)
-		all := joined(list)
-		broken = slices.ContainsFunc(all, func(f findings.Finding) bool { return f.Severity == "error" })
-		return all, func(p *page) {
-			p.problems(all)
-			if len(all) == 0 {
+		s := joinStatus(list)
+		broken = s.Broken
+		return s.Problems, func(p *page) {
+			p.problems(s.Problems)
+			if len(s.Problems) == 0 {
 				p.line(p.good("√"), "no problems")
 			}
 		}, nil

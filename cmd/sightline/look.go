@@ -43,7 +43,8 @@ type statusCmd struct{ lookCmd }
 
 // Help is the text of `sightline status --help` besides the flags.
 func (*statusCmd) Help() string {
-	return "Exit status: 1 if something is broken. $SIGHTLINE_ADMIN names the admin pages too, and $SIGHTLINE_ADMIN_TOKEN is their token. " +
+	return "Exit status: 1 if something is broken: an error, a worker that is out, a Sightline that is not ready. " +
+		"$SIGHTLINE_ADMIN names the admin pages too, and $SIGHTLINE_ADMIN_TOKEN is their token. " +
 		"--admin svc/NAME goes through kubectl to all pods of a Service."
 }
 
