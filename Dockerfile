@@ -6,9 +6,11 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-# The version is git's. Where git cannot tell (a work tree whose .git lies elsewhere) it is (devel).
+# The version is git's. Where git cannot tell (a work tree whose .git lies elsewhere) it is (devel), with the commit of REVISION.
 ENV CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH
-RUN go build -trimpath -ldflags "-s -w" -o / ./cmd/... || go build -buildvcs=false -trimpath -ldflags "-s -w" -o / ./cmd/...
+ARG REVISION=
+RUN go build -trimpath -ldflags "-s -w" -o / ./cmd/... || go build -buildvcs=false -trimpath \
+    -ldflags "-s -w -X github.com/sightline-router/sightline/internal/buildinfo.revision=$REVISION" -o / ./cmd/...
 RUN mkdir -p /empty/sightline
 
 FROM scratch

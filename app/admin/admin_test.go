@@ -85,6 +85,24 @@ func TestPages(t *testing.T) {
 		}
 		return string(text)
 	}
+	for path, want := range map[string]string{
+		"/status":                                  `"requests":0,"failed":0`,
+		"/workers":                                 `"state":"live","bad":0,"recent":{"requests":2,"prompt_tokens":0,"cached_tokens":16}`,
+		"/decisions?worker=gpu-a&filter=inexact":   `"id":"first"`,
+		"/decisions?worker=gpu-b":                  "[]\n",
+		"/decisions?filter=failed":                 "[]\n",
+		"/decisions?lost=kept-short":               "[]\n",
+		"/decisions?model=x":                       "[]\n",
+		"/decisions?since=2999-01-02T15:04:05.01Z": "[]\n",
+		"/decisions?n=-1":                          "[]\n",
+	} {
+		if got := get("GET", path, http.StatusOK); !strings.Contains(got, want) || strings.Contains(got, "null") {
+			t.Errorf("%s: got %s, want %s and no null", path, got, want)
+		}
+	}
+	for _, path := range []string{"/decisions?filter=nonsense", "/decisions?lost=nonsense", "/decisions?since=nonsense"} {
+		get("GET", path, http.StatusBadRequest)
+	}
 
 	page := get("GET", "/", 200)
 	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `data-l="KV cache">25 %<`,

@@ -3,19 +3,24 @@
 package buildinfo
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/mod/module"
 )
+
+// revision is the commit, where the go command cannot tell it: -ldflags "-X …/internal/buildinfo.revision=…".
+var revision string
 
 const envoyAPI = "github.com/envoyproxy/go-control-plane/envoy"
 
 // Info is what is known of a build. Unknown fields are empty, and omitted in the JSON.
 type Info struct {
 	Version    string     `json:"version"`               // v1.2.3, a pseudo-version between releases, (devel) if the go command knew none
-	Commit     string     `json:"commit,omitempty"`      // in hexadecimal; "" if it was built as a module, which has no commits
+	Commit     string     `json:"commit,omitempty"`      // in hexadecimal; "" if it was built as a released module, which has none
 	Dirty      bool       `json:"dirty"`                 // files differed from the commit
 	CommitTime *time.Time `json:"commit_time,omitempty"` // builds of one commit are identical, so no binary holds its own build time
 	Go         string     `json:"go"`
@@ -33,6 +38,12 @@ func Read() Info {
 	if b.Main.Version != "" {
 		i.Version = b.Main.Version
 	}
+	if module.IsPseudoVersion(i.Version) { // go install …@main: the version has both
+		i.Commit, _ = module.PseudoVersionRev(i.Version)
+		if t, err := module.PseudoVersionTime(i.Version); err == nil {
+			i.CommitTime = &t
+		}
+	}
 	for _, s := range b.Settings {
 		switch s.Key {
 		case "vcs.revision":
@@ -45,6 +56,7 @@ func Read() Info {
 			}
 		}
 	}
+	i.Commit = cmp.Or(i.Commit, revision)
 	for _, d := range b.Deps {
 		if d.Path == envoyAPI {
 			i.EnvoyAPI = d.Version
