@@ -446,7 +446,8 @@ func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64,
 		}
 		agreed := min(len(y.sums), len(l.sums))
 		one := len(e.Locals) == 1 && !y.AtEnd
-		if of != nil && (!over || y.Shared) && (one || of.steps > 0) && !y.goesOnWith(of) || one && agreed < len(before) && !y.fits(len(l.sums)) {
+		if of != nil && (!over || y.Shared) && (one || of.steps > 0) && !y.goesOnWith(of) ||
+			(one || over) && agreed < len(before) && !y.fits(len(l.sums)) {
 			continue // a block of another one's answer
 		}
 		candidates++
