@@ -81,6 +81,9 @@ func Run(ctx context.Context, o Options) error {
 	if err := judge(load, with, len(full.Sims)); err != nil {
 		return err
 	}
+	if err := p.lost(o.Out, full, len(load)); err != nil {
+		return err
+	}
 	fmt.Fprintf(o.Out, "\n%s\n", p.green(repeated))
 	if o.Stay {
 		fmt.Fprintf(o.Out, `

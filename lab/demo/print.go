@@ -1,11 +1,16 @@
 package demo
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/account"
 )
 
 // paint writes in colours, on a terminal that wants them.
@@ -89,4 +94,57 @@ func (p paint) compare(out io.Writer, a, b summary) {
 	first("p99", a.p99, b.p99)
 	row("requests by worker", by(a), by(b), false)
 	fmt.Fprintf(out, "\npredicted cached tokens = the worker's own count in %d of %d requests\n", b.equal, b.requests)
+}
+
+// lost prints what prompts computed that none of them would have had to, by the causes that Sightline's decisions tell. Of each prompt the
+// last, partial block is computed, and does not count.
+func (p paint) lost(out io.Writer, l *lab.Lab, prompts int) error {
+	var list []router.Recent
+	for wait := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) { // the last ends may not have been reported
+		text, err := lab.Get("http://" + l.Admin + "/decisions?n=1024")
+		if err == nil {
+			err = json.Unmarshal(text, &list)
+		}
+		told := 0
+		for i := range list {
+			if list[i].Account != nil {
+				told++
+			}
+		}
+		if err == nil && told < prompts && time.Now().After(wait) {
+			err = fmt.Errorf("got %d accounts, want %d", told, prompts)
+		}
+		if err != nil || told >= prompts {
+			p.causes(out, list)
+			return err
+		}
+	}
+}
+
+func (p paint) causes(out io.Writer, list []router.Recent) {
+	var tokens account.Sums
+	with, lost, where := map[account.Cause]int{}, 0, ""
+	for i := range list {
+		if list[i].Account == nil {
+			continue
+		}
+		one := list[i].Account.Uncached
+		one[account.Block] = 0
+		one.Each(func(c account.Cause, _ int) { with[c]++ })
+		if c := list[i].Account.Change(); c != nil {
+			where = ", such as: " + c.String()
+		}
+		tokens.Add(&one)
+		if one.Total() > 0 {
+			lost++
+		}
+	}
+	fmt.Fprintf(out, "\n%s\n", p.bold(fmt.Sprintf("what %d of %d prompts lost, and why:", lost, len(list))))
+	tokens.Each(func(c account.Cause, n int) {
+		says := c.Says()
+		if c == account.Changed {
+			says += where
+		}
+		fmt.Fprintf(out, "  %-10s %6d tokens of %2d prompts, %s\n", c, n, with[c], says)
+	})
 }
