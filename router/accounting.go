@@ -97,13 +97,16 @@ func (r *booker) appendFates(spans []account.Span, chain []uint64, from, size in
 
 // settleAccount settles the account of a request that was answered, and remembers that its worker has its prompt and its answer.
 func (r *follower) settleAccount(e *end) {
+	if e.expired { // the ledger's lock is held: who compares its prompt now is not waited for
+		e.abandoned.Store(true)
+		r.dropAbandoned(e.bookingRecord)
+		return
+	}
 	e.moves.Lock() // an unsteered request's account is opened when it is placed
 	defer e.moves.Unlock()
 	defer r.dropComparison(e.bookingRecord)
-	if !e.expired { // else the ledger's lock is held
-		r.compare(e.bookingRecord)
-	}
-	if e.expired || !e.ok() {
+	r.compare(e.bookingRecord)
+	if !e.ok() {
 		return
 	}
 	slot := e.at.Slot

@@ -2,6 +2,7 @@ package router
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sightline-router/sightline/internal/fair"
@@ -52,6 +53,7 @@ type bookingRecord struct {
 	newAdapter       string           // the adapter that the slot loads for it; "": none
 	account          *account.Account // of its prompt's tokens; nil: it is not read
 	comparison       *comparison      // of its prompt with earlier ones; nil: done
+	abandoned        atomic.Bool      // nobody will report its end: nothing is compared any more
 	needs            *forecast.Needs  // how large its worker's cache would have had to be; nil: nothing of it was evicted
 	severalPrompts   bool             // the engine's counts are about one of them, or all
 	zeroMeansUnknown bool             // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)

@@ -170,3 +170,11 @@ func (r *booker) dropComparison(b *bookingRecord) {
 		r.comparisons.bytes.Add(-c.bytes)
 	}
 }
+
+// dropAbandoned ends the comparison of a booking that has expired, unless another report of it is observed now, which then does so.
+func (r *booker) dropAbandoned(b *bookingRecord) {
+	if b.abandoned.Load() && b.moves.TryLock() {
+		defer b.moves.Unlock()
+		r.dropComparison(b)
+	}
+}

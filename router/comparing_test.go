@@ -433,3 +433,22 @@ func TestNotComparedWithoutReport(t *testing.T) {
 		t.Errorf("got %d tokens under changed behind a request without a report, want 0", got)
 	}
 }
+
+// TestExpiredDoesNotWait checks that the end of a request which nobody reports does not wait, under the ledger's lock, for a report of it
+// that is being observed, and that then the latter drops the comparison.
+func TestExpiredDoesNotWait(t *testing.T) {
+	w := newWorld(t, 1)
+	d := w.decide(chat{system: text(900, 1), messages: []message{{"user", "hello"}}}.String())
+	at, _ := w.opt.Ledger.End(d.ID, 0)
+	b := at.Note.(*bookingRecord)
+	b.moves.Lock()
+	w.follower.expired(at)
+	if w.comparisons.bytes.Load() == 0 {
+		t.Error("the comparison was dropped under another's hands")
+	}
+	b.moves.Unlock()
+	w.follower.dropAbandoned(b)
+	if n := w.comparisons.bytes.Load(); n != 0 || b.comparison != nil {
+		t.Errorf("got %d bytes that wait to be compared, want 0", n)
+	}
+}

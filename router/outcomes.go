@@ -93,6 +93,7 @@ func (r *follower) confirm(o Outcome) bool {
 		return false
 	}
 	b := now.Note.(*bookingRecord)
+	defer r.dropAbandoned(b)
 	b.moves.Lock()
 	defer b.moves.Unlock()
 	defer r.compare(b) // the request is on its way now

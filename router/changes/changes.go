@@ -142,10 +142,13 @@ func (m *Memory) Compare(p *Prompt, from, to int, all bool) (runs []Run, change 
 		}
 	}
 	m.chunks.Fit()
+	m.outside(nil)
 	if end := m.salted(p); end > from {
 		runs = append([]Run{{From: from, To: min(end, to), Had: Salted}}, runs...)
 	}
+	m.outside(nil)
 	m.rememberGroups(p, begin)
+	m.outside(nil)
 	m.rememberImages(p, begin)
 	m.rememberNodes(p, segments)
 	if at >= 0 {
@@ -157,4 +160,14 @@ func (m *Memory) Compare(p *Prompt, from, to int, all bool) (runs []Run, change 
 		change.Token = -1
 	}
 	return runs, change
+}
+
+// outside lets others have the lock while it does something that may take long and needs no memory, or nothing. What was found before may
+// be gone after it. A prompt as long as is compared so holds the lock for some 2 ms at once.
+func (m *Memory) outside(do func()) {
+	m.mu.Unlock()
+	defer m.mu.Lock()
+	if do != nil {
+		do()
+	}
 }

@@ -98,6 +98,39 @@ func TestBackAndForth(t *testing.T) {
 	}
 }
 
+// TestLockIsFree checks that a long prompt's texts are searched and its words hashed while others may compare theirs.
+func TestLockIsFree(t *testing.T) {
+	m, free := NewMemory(), 0
+	ask := func(seed uint64) {
+		list := ids(1, 5000)
+		list[70] = uint32(seed)
+		p := prompt(1, list)
+		p.Text, p.Parts = strings.Repeat("long text, ", 2000), []Part{{Kind: System, At: 2, Len: 21_000}}
+		p.Decode = func([]uint32) string {
+			if m.mu.TryLock() {
+				m.mu.Unlock()
+				free++
+			}
+			return "not there"
+		}
+		m.Compare(p, 0, len(list), false)
+	}
+	ask(1)
+	ask(2)
+	if free < 10 {
+		t.Errorf("the lock was free in %d calls of Decode, want at least the 28 before a place", free)
+	}
+	func() { // a panic of what is called so leaves the lock to others
+		defer func() { _ = recover() }()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.outside(func() { panic("x") })
+	}()
+	if !m.mu.TryLock() {
+		t.Error("the lock is held after a panic, want it free")
+	}
+}
+
 // TestAnything compares random prompts that share pieces, with images anywhere.
 func TestAnything(t *testing.T) {
 	r, m := rand.New(rand.NewPCG(5, 5)), NewMemory()

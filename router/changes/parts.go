@@ -127,6 +127,7 @@ func (m *Memory) rememberNodes(p *Prompt, list []segment) {
 		if one := m.nodes.Find(s.hash); one != nil {
 			one.Use()
 		} else {
+			m.outside(func() { s.node() })
 			n := *s.node()
 			n.at = uint16(min(i, 1<<16-1))
 			m.nodes.Put(p.Client, s.hash, n)

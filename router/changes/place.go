@@ -124,7 +124,8 @@ func (m *Memory) place(p *Prompt, list []segment, from, seen int) (c *account.Ch
 	if image >= 0 {
 		beside = p.Media[image].Offset
 	}
-	offset, located := p.textOffset(beside)
+	offset, located := 0, false
+	m.outside(func() { offset, located = p.textOffset(beside) })
 	at = segmentAt(list, offset)
 	before, was := m.departure(list, at)
 	if was != nil && before < at { // not here for the first time
