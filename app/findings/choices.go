@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/report"
 )
 
@@ -112,6 +113,36 @@ func (f *Facts) ofChoices(l *list) {
 }
 
 const fixSmall = "give workers a larger KV cache (--gpu-memory-utilization, offloading), or more workers"
+
+// ofPlaces adds the place in prompts that costs most, if the last requests lost much there: what follows it is computed again and again.
+func (f *Facts) ofPlaces(l *list) {
+	const few, most = 20, 5 // requests; a fifth of their tokens
+	type place struct {
+		model string
+		account.Change
+	}
+	requests, all, lost, dearest, advice := 0, 0, map[place]int{}, place{}, ""
+	for i := range f.Last {
+		d := &f.Last[i]
+		if d.Account == nil {
+			continue
+		}
+		requests, all = requests+1, all+d.Account.Tokens
+		if c := d.Account.Change(); c != nil {
+			at := place{d.Model, c.Place()}
+			lost[at] += d.Account.Uncached[account.Changed]
+			if lost[at] > lost[dearest] {
+				dearest, advice = at, c.Advice()
+			}
+		}
+	}
+	if n := lost[dearest]; requests >= few && most*n > all && advice != "" {
+		l.add(Finding{Code: "SL0205", Severity: "warning", kind: "place", From: "requests",
+			What: fmt.Sprintf("%d %% of the last %d requests' prompt tokens are computed again: of model %s %s", 100*n/all, requests,
+				dearest.model, dearest.String()),
+			Fix: advice + " (docs/meter.md)"}, "", "")
+	}
+}
 
 // ofCaches adds workers whose cache is too small for what they compute: it is evicted before it is asked for again.
 func (f *Facts) ofCaches(l *list) {

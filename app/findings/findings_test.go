@@ -19,6 +19,7 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/workers/fleet"
 	"github.com/sightline-router/sightline/workers/probe"
@@ -460,6 +461,43 @@ func TestLateAfterOutage(t *testing.T) {
 			Late:    []audit.Late{{Worker: "gpu-1", By: 7 * time.Second, Since: now.Add(-30 * time.Second), Ended: now.Add(ended)}}}
 		if list := f.All(); len(list) != want {
 			t.Errorf("the newest late request ended %v ago, the stream was back 20 s ago: got %+v, want %d findings", -ended, list, want)
+		}
+	}
+}
+
+// TestDearPlace: a place behind which a fifth of the last prompts' tokens are computed again is named, with what to do.
+func TestDearPlace(t *testing.T) {
+	asked := func(n, changed int, kind string) (list []router.Recent) {
+		for i := range n {
+			a := &account.Account{Tokens: 1000, Cached: 1000 - changed, Uncached: account.Sums{account.Changed: changed}, Spans: []account.Span{
+				{From: 1000 - changed, To: 1000, Cause: account.Changed, Change: &account.Change{Part: "message 3 (user)", Token: 10 + i, Kind: kind}}}}
+			list = append(list, router.Recent{Model: "m", Account: a})
+		}
+		return list
+	}
+	const want = "45 % of the last 40 requests' prompt tokens are computed again: of model m a message of user differs: edited"
+	for name, c := range map[string]struct {
+		last []router.Recent
+		want string
+	}{
+		"dear":               {append(asked(20, 900, "edited"), asked(20, 0, "edited")...), want},
+		"cheap":              {asked(40, 190, "edited"), ""},
+		"few requests":       {asked(19, 900, "edited"), ""},
+		"nothing to be done": {asked(40, 900, ""), ""},
+		"no account":         {make([]router.Recent, 40), ""},
+	} {
+		f := Facts{Last: c.last}
+		got := ""
+		for _, p := range f.All() {
+			if p.Code == "SL0205" {
+				got = p.What
+				if p.Severity != "warning" || p.Fix != "append instead (docs/meter.md)" {
+					t.Errorf("%s: got %s, %q, want a warning, and to append", name, p.Severity, p.Fix)
+				}
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
 }
