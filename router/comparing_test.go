@@ -17,6 +17,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/changes"
 )
@@ -387,6 +388,45 @@ func TestChangedForOthers(t *testing.T) {
 	}
 	if a := send("a", "z", "2026-12-02"); a.Uncached[account.Salt] < 500 {
 		t.Errorf("the same under another salt: %v, want most of it under salt", a.Says())
+	}
+}
+
+// TestUnreadForOthers checks the same of prompts that no rule reads, and that a client which fills the memory pushes out no other's.
+func TestUnreadForOthers(t *testing.T) {
+	w := newWorld(t, 1)
+	w.withoutFiles(nil)
+	send := func(client fair.Client, tenant, salt, request string) *account.Account {
+		w.ids++
+		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint(w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(request)},
+			Tenant: tenant, Salt: &salt, Client: client})
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, PromptTokens: 1000})
+		r, _ := w.Decision(d.ID)
+		if n := r.Account.Uncached.Total(); n != 1000 {
+			t.Errorf("got %d tokens under causes, want 1000", n)
+		}
+		return r.Account
+	}
+	at := func(date string) string {
+		return chat{system: "It is " + date + ". " + text(300, 8), messages: []message{{"user", "hello"}}}.String()
+	}
+	send(1, "a", "x", at("2026-11-29"))
+	if got := send(2, "b", "x", at("2026-11-30")).Uncached[account.Changed]; got > 0 {
+		t.Errorf("got %d tokens of a tenant under changed by what another sent, want 0", got)
+	}
+	if got := send(1, "a", "y", at("2026-12-01")).Uncached[account.Changed]; got > 0 {
+		t.Errorf("got %d tokens under changed by what has another salt, want 0", got)
+	}
+	for i := range uint64(110) { // a hostile client, with more words than there is room for
+		w.now = w.now.Add(time.Minute)
+		send(3, "c", "z", chat{system: text(60_000, 1000+i),
+			messages: []message{{"user", text(60_000, 9000+i)}}}.String())
+	}
+	first := chat{system: "No. " + text(60_000, 1000), messages: []message{{"user", text(60_000, 9000)}}}
+	if a := send(3, "c", "z", first.String()); a.Uncached[account.Changed] > 0 {
+		t.Errorf("of a hostile client's first prompt got %v, want it forgotten: else the memory was not full", a.Says())
+	}
+	if a := send(1, "a", "x", at("2026-12-02")); a.Uncached[account.Changed] < 800 || a.Change() == nil || a.Change().Kind != "a date" {
+		t.Errorf("the same tenant's earlier prompt: got %v, want most of it under changed, behind a date", a.Says())
 	}
 }
 
