@@ -202,7 +202,7 @@ func TestNamesByArchitecture(t *testing.T) {
 	usual := names(qwen, "0.32.0", plain)[0]
 	chunk := names(kimi, "0.32.0", plain)
 	if len(chunk) != 1 || chunk[0] == usual || len(chunk[0]) != 64 {
-		t.Errorf("Kimi-K2.5: %v, as an image %s", chunk, usual)
+		t.Errorf("Kimi-K2.5: %v, as an image %s, want len(chunk) == 1, chunk[0] != usual, len(chunk[0]) == 64", chunk, usual)
 	}
 	if old := names(kimi, "0.30.0", plain); len(old) != 1 || old[0] != inexactUnnamed {
 		t.Errorf("Kimi-K2.5 in 0.30: %v, want %s", old, inexactUnnamed)

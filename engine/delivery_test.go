@@ -108,7 +108,7 @@ func TestInjected(t *testing.T) {
 		}
 		want := strings.Replace(ask(data, c.rest), `"}},{"type":"text"`, `"},"uuid":"`+id+`"},{"type":"text"`, 1)
 		if body != want || !json.Valid([]byte(body)) {
-			t.Errorf("%s: the worker gets %s", c.name, body)
+			t.Errorf("%s: the worker gets %s, want body == want, json.Valid([]byte(body))", c.name, body)
 		}
 		// The worker, reading the body that it gets, computes the same blocks.
 		q, _ := read(t, trusting, chatPath, body)
@@ -175,7 +175,8 @@ func TestRelayed(t *testing.T) {
 			t.Errorf("%s: the worker gets %.200s", c.name, body)
 		}
 		if uuid := part.Get("uuid").Str; (uuid == id) != (c.names == "injected") || (p.Media[0].Name == id) != (c.names == "injected") {
-			t.Errorf("%s: uuid %q, name %q", c.name, uuid, p.Media[0].Name)
+			t.Errorf(`%s: uuid %q, name %q, want (uuid == id) == (c.names == "injected"), (p.Media[0].Name == id) == (c.names == "injected")`,
+				c.name, uuid, p.Media[0].Name)
 		}
 		if !c.want {
 			continue

@@ -49,7 +49,8 @@ func TestVisionFamily(t *testing.T) {
 	}
 	m := load("")
 	if got, _ := read(t, m, chatPath, request); got.Exact || !strings.Contains(strings.Join(m.Warnings(), "\n"), "vision_family") {
-		t.Errorf("without it: exact %v, warnings %q", got.Exact, m.Warnings())
+		t.Errorf(`without it: exact %v, warnings %q, want !got.Exact, strings.Contains(strings.Join(m.Warnings(), "\n"), "vision_family")`,
+			got.Exact, m.Warnings())
 	}
 	s := known.Server
 	s.VisionFamily = "qwen"

@@ -163,6 +163,6 @@ func TestFifthEngine(t *testing.T) {
 	defer server.Close()
 	e, err := s.OwnRules("").FindEvents(t.Context(), server.Client(), strings.TrimPrefix(server.URL, "http://"), "10.0.0.1", 1)
 	if err != nil || e[0].Pub != "tcp://10.0.0.1:5557" {
-		t.Errorf("%+v, %v", e, err)
+		t.Errorf(`got %+v, %v, want no error, e[0].Pub == "tcp://10.0.0.1:5557"`, e, err)
 	}
 }

@@ -93,7 +93,7 @@ func TestLastIdentity(t *testing.T) {
 		t.Errorf("late: %q, %+v, want key %x", again.Why, again.Media, first.Media[0].Key)
 	}
 	if other, _ := read(t, m, chatPath, ask(host.URL+"/b?sig=2", "")); other.Media[0].Key == first.Media[0].Key || other.Media[0].Key == 0 {
-		t.Errorf("another URL stands for the same: %+v", other.Media)
+		t.Errorf("another URL stands for the same: got %+v, want other.Media[0].Key != first.Media[0].Key, other.Media[0].Key != 0", other.Media)
 	}
 	// The bytes are not cached: a name that only this request needs cannot be computed.
 	m.Media.budget.Store(0)
@@ -165,7 +165,7 @@ func TestUnreadFormats(t *testing.T) {
 			keys[i] = p.Media[0].Key
 		}
 		if keys[0] == 0 || keys[0] != keys[1] {
-			t.Errorf("%s: keys %x", path, keys)
+			t.Errorf("%s: keys %x, want keys[0] != 0, keys[0] == keys[1]", path, keys)
 		}
 	}
 	if _, err := readAll(t, m, chatPath, ask(host.URL+"/wav", "")); !errors.As(err, new(*Refused)) {

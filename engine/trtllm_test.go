@@ -58,14 +58,15 @@ func TestTRTLLMNames(t *testing.T) {
 				}
 				ps, err := m.Read(context.Background(), "/v1/chat/completions", "", &req)
 				if err != nil || len(ps.List) != 1 || len(ps.List[0].Media) != 1 {
-					t.Fatalf("%+v %v", ps, err)
+					t.Fatalf("got %+v %v, want no error, len(ps.List) == 1, len(ps.List[0].Media) == 1", ps, err)
 				}
 				return ps.List[0]
 			}
 			p := read()
 			if !inline {
 				if p.Exact || p.Why != inexactLater || p.HashableIDs != p.Media[0].Offset {
-					t.Fatalf("first sight: exact %v, %q, %d of %d tokens", p.Exact, p.Why, p.HashableIDs, len(p.IDs))
+					t.Fatalf("first sight: exact %v, %q, %d of %d tokens, want !p.Exact, p.Why == inexactLater, p.HashableIDs == p.Media[0].Offset",
+						p.Exact, p.Why, p.HashableIDs, len(p.IDs))
 				}
 				for end := time.Now().Add(10 * time.Second); !p.Exact && time.Now().Before(end); time.Sleep(time.Millisecond) {
 					p = read()

@@ -166,11 +166,12 @@ func TestRefusal(t *testing.T) {
 			Error struct{ Message, Type string }
 		}
 		if err := json.Unmarshal(r.GetBody(), &body); err != nil || body.Error.Type != c.kind || body.Error.Message != `model "x" is not here` {
-			t.Errorf("%d: body %s (%v)", c.status, r.GetBody(), err)
+			t.Errorf("%d: body %s (%v), want no error, body.Error.Type == c.kind, body.Error.Message == `model \"x\" is not here`",
+				c.status, r.GetBody(), err)
 		}
 		h := told(r.GetHeaders())
 		if h["content-type"] != "application/json" || (h["retry-after"] != "") != c.retry {
-			t.Errorf("%d: headers %v", c.status, h)
+			t.Errorf(`%d: headers %v, want h["content-type"] == "application/json", (h["retry-after"] != "") == c.retry`, c.status, h)
 		}
 	}
 }

@@ -251,7 +251,7 @@ func TestServedEndpoint(t *testing.T) {
 				t.Errorf("first %+v, want Phase %d, Addr %q", o, router.Started, "10.0.0.2:8000")
 			}
 			if o := outcomes[1]; o.Phase != router.Ended || o.Code != 200 || o.FirstByte <= 0 || o.ID != outcomes[0].ID {
-				t.Errorf("second %+v", o)
+				t.Errorf("second %+v, want o.Phase == router.Ended, o.Code == 200, o.FirstByte > 0, o.ID == outcomes[0].ID", o)
 			}
 		})
 	}
@@ -348,7 +348,7 @@ func TestFullDuplex(t *testing.T) {
 	send(bodyMsg("abc", false))
 	if s := l.next().GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse(); string(s.GetBody()) != "abc" ||
 		s.GetEndOfStream() {
-		t.Errorf("%v came back", s)
+		t.Errorf(`%v came back, want string(s.GetBody()) == "abc", !s.GetEndOfStream()`, s)
 	}
 	send(bodyMsg("", true))
 	if got := back(); got != "" {
@@ -380,7 +380,7 @@ func TestNamedPod(t *testing.T) {
 			MetadataContext: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 				spaceLB: {Fields: map[string]*structpb.Value{keyServed: structpb.NewStringValue(c.served)}}}}})
 		if got := told(a.GetResponseHeaders().GetResponse().GetHeaderMutation())[HeaderPod]; got != c.want || a.GetResponseHeaders() == nil {
-			t.Errorf("%+v: %q", c, got)
+			t.Errorf("got %+v: %q, want got == c.want, a.GetResponseHeaders() != nil", c, got)
 		}
 	}
 }

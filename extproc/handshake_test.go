@@ -48,6 +48,6 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 	}
 	list := logged.FilterMessageSnippet("a TLS handshake failed at listen").All()
 	if len(list) != 1 || list[0].ContextMap()["client"] == "" {
-		t.Errorf("logged: %v", logged.All())
+		t.Errorf(`logged: got %v, want len(list) == 1, list[0].ContextMap()["client"] != ""`, logged.All())
 	}
 }

@@ -34,7 +34,7 @@ func TestMoreTimeForLargeBodies(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m, err := stream.Recv(); err != nil || m.GetRequestHeaders() == nil {
-			t.Fatalf("%s: %v, %v", c.what, m, err)
+			t.Fatalf("got %s: %v, %v, want no error, m.GetRequestHeaders() != nil", c.what, m, err)
 		}
 		if c.asked {
 			for range 3 {

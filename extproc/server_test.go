@@ -40,7 +40,8 @@ func TestStarting(t *testing.T) {
 			"envoy.service.ext_proc.v3.ExternalProcessor": ready} {
 			res, err := healthpb.NewHealthClient(r.conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
 			if err != nil || (res.GetStatus() == healthpb.HealthCheckResponse_SERVING) != serves {
-				t.Errorf("ready %v, %q: %v, %v", ready, name, res, err)
+				t.Errorf("ready %v, %q: %v, %v, want no error, (res.GetStatus() == healthpb.HealthCheckResponse_SERVING) == serves",
+					ready, name, res, err)
 			}
 		}
 	}

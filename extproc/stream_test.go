@@ -177,7 +177,7 @@ func TestReadableRequest(t *testing.T) {
 	reqs, _ := r.seen()
 	q := reqs[0]
 	if string(q.Body[0]) != `{"a":1}` || q.Path != "/v1/chat/completions" || q.Session != "s1" || q.ID == "" {
-		t.Errorf("request %+v", q)
+		t.Errorf("request %+v, want string(q.Body[0]) == `{\"a\":1}`, q.Path == \"/v1/chat/completions\", q.Session == \"s1\", q.ID != \"\"", q)
 	}
 }
 
@@ -311,7 +311,7 @@ func TestUnannouncedBodyOverTheLimit(t *testing.T) {
 	answers := r.talk(t, headersMsg(nil, false, chat("content-length", "1001")...))
 	if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), "too large")); n != 1 ||
 		answers[0].GetImmediateResponse().GetStatus().GetCode() != 413 {
-		t.Errorf("one that is announced: %v, %v counted", answers, n)
+		t.Errorf("one that is announced: %v, %v counted, want n == 1, answers[0].GetImmediateResponse().GetStatus().GetCode() == 413", answers, n)
 	}
 }
 

@@ -116,7 +116,7 @@ func TestTraces(t *testing.T) {
 				return
 			}
 			if m := counted[0].GetMetric(); len(m) != 1 || m[0].GetLabel()[0].GetValue() != "sent" || m[0].GetCounter().GetValue() != 1 {
-				t.Errorf("counted %v", m)
+				t.Errorf(`counted %v, want len(m) == 1, m[0].GetLabel()[0].GetValue() == "sent", m[0].GetCounter().GetValue() == 1`, m)
 			}
 			s := found[0]
 			if parent := hex.EncodeToString(s.ParentSpanId); parent != test.parent || test.parent != "" && hex.EncodeToString(s.TraceId) != trace1 {

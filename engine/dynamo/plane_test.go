@@ -118,14 +118,14 @@ func TestPlaneGap(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(5 * time.Second); f.Stats().Batches < batches; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%+v", f.Stats())
+				t.Fatalf("got %+v, want !time.Now().After(deadline)", f.Stats())
 			}
 		}
 		return f.Stats()
 	}
 	p.deliver(k, 9, 0, pack(t, root))
 	if s := wait(1); s.Partial || ix.HeldBlocks(sink.Slot()) != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want !s.Partial, ix.HeldBlocks(sink.Slot()) == 1", s)
 	}
 	p.deliver(k, 9, 2, pack(t, other))
 	if s := wait(2); !s.Partial || s.Gaps != 1 || s.Doubtful != 1 || ix.HeldBlocks(sink.Slot()) != 2 {

@@ -54,7 +54,8 @@ func TestNATSCore(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !subjects["namespace.dynamo.component.backend.endpoint.generate.kv-events"] || len(subjects) < 2 {
-			t.Errorf("captured subjects %v", subjects)
+			t.Errorf(`captured subjects %v, want subjects["namespace.dynamo.component.backend.endpoint.generate.kv-events"], len(subjects) >= 2`,
+				subjects)
 		}
 		wait(t, done)
 	})

@@ -35,6 +35,6 @@ func TestUnreadablePlane(t *testing.T) {
 		}
 	}
 	if len(from) != 1 || from[0] != "tcp://10.0.0.1:1" || !strings.Contains(why[0], "envelope") {
-		t.Errorf("%q, %q", from, why)
+		t.Errorf(`got %q, %q, want len(from) == 1, from[0] == "tcp://10.0.0.1:1", strings.Contains(why[0], "envelope")`, from, why)
 	}
 }

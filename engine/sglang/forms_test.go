@@ -99,7 +99,7 @@ func check(t *testing.T, events []kvevent.Event) {
 			lora = "adapter-x"
 		}
 		if e.LoRA != lora || e.Locals[0] != hashOf([]uint64{1, 2, 3, 4}, lora, salt) {
-			t.Errorf("block %d: %+v", e.EngineHashes[0], e)
+			t.Errorf("block %d: %+v, want e.LoRA == lora, e.Locals[0] == hashOf([]uint64{1, 2, 3, 4}, lora, salt)", e.EngineHashes[0], e)
 		}
 	}
 	last := events[len(events)-2:]

@@ -46,7 +46,7 @@ func TestFingerprintIsFound(t *testing.T) {
 			p.Saw("w", Pads(item(upgraded, 20+i), p.rule)[0])
 		}
 		if len(told) != 2 || told[1] != upgraded {
-			t.Errorf("%s: after the upgrade: told %d times", version, len(told))
+			t.Errorf("%s: after the upgrade: told %d times, want len(told) == 2, told[1] == upgraded", version, len(told))
 		}
 	}
 }

@@ -93,11 +93,12 @@ func TestConformanceEvents(t *testing.T) {
 			switch e.Kind {
 			case kvevent.Stored:
 				if e.MediaUnknown != (s.Layout == "no_mm_keys") || e.BlockSize != s.Size {
-					t.Errorf("%s: media unknown %v, block size %d", s.ID, e.MediaUnknown, e.BlockSize)
+					t.Errorf(`%s: media unknown %v, block size %d, want e.MediaUnknown == (s.Layout == "no_mm_keys"), e.BlockSize == s.Size`,
+						s.ID, e.MediaUnknown, e.BlockSize)
 				}
 				for k, h := range e.EngineHashes {
 					if l, ok := want[h]; !ok || l != e.Locals[k] {
-						t.Errorf("%s: block %d has local hash %x, a request %x", s.ID, h, e.Locals[k], l)
+						t.Errorf("%s: block %d has local hash %x, a request %x, want ok, l == e.Locals[k]", s.ID, h, e.Locals[k], l)
 					}
 					held[h] = true
 					blocks++

@@ -90,7 +90,7 @@ func TestDrain(t *testing.T) {
 func TestHoldsEvents(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "[]": false, " [\n] ": false, "[{": true, "[[": true, "nope": true, "[": false} {
 		if holdsEvents([]byte(text)) != want {
-			t.Errorf("%q: %v", text, !want)
+			t.Errorf("got %q: %v, want holdsEvents([]byte(text)) == want", text, !want)
 		}
 	}
 }

@@ -441,7 +441,7 @@ func TestContractEvents(t *testing.T) {
 			ahead = max(ahead, c.Ahead)
 		}
 		if len(f.Events) < 7 || (ahead > 0) != v.AtLeast(0, 33, 0) {
-			t.Errorf("%d events, %d tokens ahead", len(f.Events), ahead)
+			t.Errorf("%d events, %d tokens ahead, want len(f.Events) >= 7, (ahead > 0) == v.AtLeast(0, 33, 0)", len(f.Events), ahead)
 		}
 	})
 }

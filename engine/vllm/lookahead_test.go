@@ -35,7 +35,7 @@ func TestLookahead(t *testing.T) {
 		d := Decoder{Keep: true}
 		b, err := d.Decode(batchOf(e))
 		if err != nil || (b.Bad > 0) != c.bad {
-			t.Errorf("%s: %d events not read, %v", c.name, b.Bad, err)
+			t.Errorf("%s: %d events not read, %v, want no error, (b.Bad > 0) == c.bad", c.name, b.Bad, err)
 		}
 		if c.bad {
 			continue

@@ -37,7 +37,7 @@ func TestNeighboursByType(t *testing.T) {
 	}
 	b, err := io.ReadAll(z)
 	if err != nil || json.Unmarshal(b, &r) != nil {
-		t.Fatal("does not load", err)
+		t.Fatalf("does not load %v, want no error, no error", err)
 	}
 	v, err := rules.ParseVersion("0.32.0")
 	if err != nil {

@@ -52,7 +52,8 @@ func TestPrefillApart(t *testing.T) {
 		pairs.Book(fmt.Sprint("r", i), p.Slots[0], Work{Tokens: 100}, d.Slots[0])
 	}
 	if a.Slots[0].Load(now).Inflight != 2 || p.Slots[0].Load(now).Inflight != 4 {
-		t.Errorf("%d decoding at one of two", a.Slots[0].Load(now).Inflight)
+		t.Errorf("%d decoding at one of two, want a.Slots[0].Load(now).Inflight == 2, p.Slots[0].Load(now).Inflight == 4",
+			a.Slots[0].Load(now).Inflight)
 	}
 	for i := range 4 {
 		pairs.End(fmt.Sprint("r", i))

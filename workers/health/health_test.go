@@ -188,7 +188,7 @@ func TestHasNone(t *testing.T) {
 		w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, status(code))
 		w.until("said", func() bool { return w.said("has no health endpoint") == 1 && w.said("does not report its load") == 1 })
 		if out := w.worker.OutReason(time.Now()).String(); out != "" || w.asked.Load() > 3 || w.failures(fmt.Sprint(code)) != 0 {
-			t.Errorf("%d: %q, asked %d times", code, out, w.asked.Load())
+			t.Errorf(`%d: %q, asked %d times, want out == "", w.asked.Load() <= 3, w.failures(fmt.Sprint(code)) == 0`, code, out, w.asked.Load())
 		}
 	}
 }
@@ -291,7 +291,7 @@ func TestLoad(t *testing.T) {
 		return n == 1 && usage == 0 && other == 0
 	})
 	if out := w.worker.OutReason(time.Now()).String(); out != "" || w.said("cannot be read") == 0 {
-		t.Errorf("%q, said %v", out, w.log.All())
+		t.Errorf(`%q, said %v, want out == "", w.said("cannot be read") != 0`, out, w.log.All())
 	}
 	told, err = w.reg.Gather()
 	var left []string

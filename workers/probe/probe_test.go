@@ -96,7 +96,7 @@ func brief(r Result) string {
 func TestEqual(t *testing.T) {
 	r := probed(t, worker(t, sim.Config{}, nil).Addr(), load(t, nil))
 	if len(r.Findings) != 6 || brief(r) != "equal:" || r.Findings[4].What != Image || r.Findings[5].What != LargeImage {
-		t.Errorf("%+v", r)
+		t.Errorf(`got %+v, want len(r.Findings) == 6, brief(r) == "equal:", r.Findings[4].What == Image, r.Findings[5].What == LargeImage`, r)
 	}
 }
 
@@ -274,7 +274,7 @@ func TestBudget(t *testing.T) {
 	p := New(Options{Workers: []Worker{{Name: "w", Addr: hung.Listener.Addr().String(), Model: "m", Ours: load(t, nil)}},
 		Budget: 50 * time.Millisecond})
 	if open := p.round(t.Context(), true); !open || p.Results()[0].Verdict != Unreachable {
-		t.Errorf("%+v", p.Results()[0])
+		t.Errorf("got %+v, want open, p.Results()[0].Verdict == Unreachable", p.Results()[0])
 	}
 }
 
@@ -304,11 +304,11 @@ func TestSGLang(t *testing.T) {
 	defer s.Close()
 	r := probed(t, s.Listener.Addr().String(), m)
 	if brief(r) != "equal:" || len(r.Findings) != 4 {
-		t.Errorf("%+v", r)
+		t.Errorf(`got %+v, want brief(r) == "equal:", len(r.Findings) == 4`, r)
 	}
 	for i, b := range bodies {
 		if _, text := b["prompt"].(string); !text || (b["add_special_tokens"] == false) != (i > 0) {
-			t.Errorf("body %d: %v", i, b)
+			t.Errorf(`body %d: %v, want text, (b["add_special_tokens"] == false) == (i > 0)`, i, b)
 		}
 	}
 }
@@ -391,7 +391,7 @@ func TestSet(t *testing.T) {
 	wait := func(what string, ok func() bool) {
 		for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%s: %+v", what, p.Results())
+				t.Fatalf("got %s: %+v, want !time.Now().After(end)", what, p.Results())
 			}
 		}
 	}
