@@ -109,7 +109,7 @@ func TestCleanSalt(t *testing.T) {
 	}
 	var refused *Refused
 	if _, err := Clean([][]byte{[]byte(`{"x":[1]}`)}, new(Skeleton), ErrLarge, &salt, false, nil); !errors.As(err, &refused) || refused.Status != 413 {
-		t.Errorf("a body that is not read: %v", err)
+		t.Errorf("a body that is not read: got %v, want errors.As(err, &refused), refused.Status == 413", err)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestClean(t *testing.T) {
 			for name, shape := range shapes {
 				want := fill(shape, "", "")
 				if got, err := clean(t, want); err != nil || got != want {
-					t.Fatalf("%s: a body without such fields is changed: %v", name, err)
+					t.Fatalf("%s: a body without such fields is changed: %v, want no error, got == want", name, err)
 				}
 				for place, at := range places {
 					if at&in == 0 || !strings.Contains(shape, "‹"+place) && !strings.Contains(shape, place+"›") {

@@ -61,7 +61,7 @@ func TestScanAnyPieces(t *testing.T) {
 			from, to := s.BodyRange(v)
 			var back string
 			if err := json.Unmarshal(body[from:to], &back); err != nil || back != want {
-				t.Fatalf("text %d: body[%d:%d] is another value", i, from, to)
+				t.Fatalf("text %d: body[%d:%d] is another value, want no error, back == want", i, from, to)
 			}
 			if full := s.Full(v); full != string(body[from:to]) {
 				t.Fatalf("text %d: Full differs", i)
@@ -204,7 +204,7 @@ func TestBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(req.Batch) != 2 || len(req.Batch[0]) != 2 || req.Batch[1][0].Role != "c" || len(req.Messages) != 3 {
-		t.Errorf("%+v", req)
+		t.Errorf(`got %+v, want len(req.Batch) == 2, len(req.Batch[0]) == 2, req.Batch[1][0].Role == "c", len(req.Messages) == 3`, req)
 	}
 	s = scan(t, [][]byte{[]byte(`{"messages":[[{"role":"a"}],3]}`)})
 	if err := Parse(s, &req); err != ErrMessages {

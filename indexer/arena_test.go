@@ -22,7 +22,7 @@ func TestReadyWithinTheLimit(t *testing.T) {
 	}
 	m.prepare(aheadChunks)
 	if len(m.ready) > 0 || m.grow() {
-		t.Errorf("%d chunks ready beyond the limit", len(m.ready))
+		t.Errorf("%d chunks ready beyond the limit, want len(m.ready) <= 0, !m.grow()", len(m.ready))
 	}
 	release(m.freshChunk()) // it is in no list
 }

@@ -413,11 +413,11 @@ func TestGroupsWithoutMemory(t *testing.T) {
 		}
 	}
 	if found == 0 || found == prompts || !x.Partial(id) {
-		t.Errorf("%d of %d found", found, prompts)
+		t.Errorf("%d of %d found, want found != 0, found != prompts, x.Partial(id)", found, prompts)
 	}
 	audit(t, x)
 	if err := x.Leave(id); err != nil || x.Stats().Nodes != 0 {
-		t.Error(err, x.Stats())
+		t.Errorf("got %v %+v, want no error, x.Stats().Nodes == 0", err, x.Stats())
 	}
 }
 
@@ -530,12 +530,13 @@ func TestUnclearGroups(t *testing.T) {
 	}
 	store(16)
 	if x.UpperBound(id) || blocksIn(x, id, doc) != 8 {
-		t.Errorf("an upper bound %t, %d blocks", x.UpperBound(id), blocksIn(x, id, doc))
+		t.Errorf("an upper bound %t, %d blocks, want !x.UpperBound(id), blocksIn(x, id, doc) == 8", x.UpperBound(id), blocksIn(x, id, doc))
 	}
 	store(8) // a group with blocks of two sizes
 	store(16)
 	if !x.UpperBound(id) || blocksIn(x, id, doc) != len(doc) || x.mem.beside.Load() != 0 {
-		t.Errorf("an upper bound %t, %d blocks, %d bytes", x.UpperBound(id), blocksIn(x, id, doc), x.mem.beside.Load())
+		t.Errorf("an upper bound %t, %d blocks, %d bytes, want x.UpperBound(id), blocksIn(x, id, doc) == len(doc), x.mem.beside.Load() == 0",
+			x.UpperBound(id), blocksIn(x, id, doc), x.mem.beside.Load())
 	}
 	for _, e := range x.GroupEvents(id) {
 		if _, err := y.StoreGroup(copied, 16, &e); err != nil {

@@ -74,7 +74,7 @@ func TestTable(t *testing.T) {
 		}
 		for ref := range live {
 			if !tab.remove(key(ref), ref) || tab.remove(key(ref), ref) {
-				t.Fatalf("reference %d is not there exactly once", ref)
+				t.Fatalf("reference %d is not there exactly once, want tab.remove(key(ref), ref), !tab.remove(key(ref), ref)", ref)
 			}
 		}
 		tab.each(func(s *segment) {

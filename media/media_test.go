@@ -99,12 +99,13 @@ func TestLong(t *testing.T) {
 			for range 4 {
 				got, err := bytesOf(DataURL(cut([]byte("data:;base64,"+lit), rng)))
 				if err != nil || !bytes.Equal(got, file) {
-					t.Fatalf("%d bytes: %v", size, err)
+					t.Fatalf("%d bytes: %v, want no error, bytes.Equal(got, file)", size, err)
 				}
 			}
 			f, err := Identify(DataURL(cut([]byte("data:;base64,"+lit), rng)))
 			if f.ID != blake3.Sum256(file) || f.Bytes != int64(size) || header.KindOf(err) != header.NotAnImage {
-				t.Fatalf("%d bytes: %+v %v", size, f, err)
+				t.Fatalf("%d bytes: %+v %v, want f.ID == blake3.Sum256(file), f.Bytes == int64(size), header.KindOf(err) == header.NotAnImage",
+					size, f, err)
 			}
 		}
 		for _, bad := range []string{"\n", " ", "-", "é", "="} {
@@ -137,7 +138,7 @@ func TestConformanceIdentify(t *testing.T) {
 				continue
 			}
 			if err != nil || want.ID != blake3.Sum256(file) {
-				t.Fatalf("%s: %v", path, err)
+				t.Fatalf("got %s: %v, want no error, want.ID == blake3.Sum256(file)", path, err)
 			}
 			lit, _ := json.Marshal("data:image/x;base64," + base64.StdEncoding.EncodeToString(file))
 			lit = bytes.ReplaceAll(lit[1:len(lit)-1], []byte("/"), []byte(`\/`))

@@ -25,11 +25,11 @@ func TestNames(t *testing.T) {
 	recipes := []enginehash.Recipe{{Before: []byte("model")}, {Algorithm: enginehash.SHA256, After: []byte("model")}, {}}
 	want := []string{recipes[0].Of(file), recipes[1].Of(file), "f531b9e47004fccda30d996ca0bf046cd4f94241ab04843cb055cbc72bec0810"}
 	if got, err := Names(s, src, f.ID, f.Bytes, recipes[:2]...); err != nil || !slices.Equal(got, want[:2]) {
-		t.Fatal(got, err)
+		t.Fatalf("got %q %v, want no error, slices.Equal(got, want[:2])", got, err)
 	}
 	// The second time no bytes are needed for cached names.
 	if got, err := Names(s, File(), f.ID, f.Bytes, recipes[0], recipes[1]); err != nil || !slices.Equal(got, want[:2]) {
-		t.Fatal(got, err)
+		t.Fatalf("got %q %v, want no error, slices.Equal(got, want[:2])", got, err)
 	}
 	if got, err := Names(s, src, f.ID, f.Bytes, recipes...); err != nil || !slices.Equal(got, want) {
 		t.Fatalf("got %q %v, want no error, %q", got, err, want)

@@ -238,7 +238,8 @@ func TestConformanceSGLangText(t *testing.T) {
 		d := draft(t, m, ChatEndpoint, string(s.Request))
 		e, err := m.Expand(d, &d.Prompts[0], nil)
 		if err != nil || len(e.IDs) != s.Response.Usage.Prompt {
-			t.Errorf("%s: %d tokens, the server had %d (%v)", s.Step, len(e.IDs), s.Response.Usage.Prompt, err)
+			t.Errorf("%s: %d tokens, the server had %d (%v), want no error, len(e.IDs) == s.Response.Usage.Prompt",
+				s.Step, len(e.IDs), s.Response.Usage.Prompt, err)
 			continue
 		}
 		if !strings.Contains(s.Step, "salt") {

@@ -254,7 +254,7 @@ func TestRefusals(t *testing.T) {
 		_, err := m.Read(t.Context(), c.endpoint, request(t, c.body))
 		r, ok := err.(*Refused)
 		if !ok || r.Status != 400 || r.Reason == "" || strings.ContainsAny(r.Reason, "0123456789") {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf(`got %s: %v, want ok, r.Status == 400, r.Reason != "", !strings.ContainsAny(r.Reason, "0123456789")`, c.name, err)
 		}
 	}
 	d := draft(t, m, CompletionsEndpoint, `{"prompt":"`+strings.Repeat("a b ", 5000)+`"}`)
@@ -478,7 +478,7 @@ func TestTimeIsOver(t *testing.T) {
 			end()
 			e, err := m.Expand(d, &d.Prompts[0], c.media)
 			if err != nil || e.Exact || e.Why != ErrTime.Reason {
-				t.Errorf("%s, %s: exact %v, %q, %v", engine, name, e.Exact, e.Why, err)
+				t.Errorf("%s, %s: exact %v, %q, %v, want no error, !e.Exact, e.Why == ErrTime.Reason", engine, name, e.Exact, e.Why, err)
 			}
 			if n := len(e.IDs); name == "image" && n > 0 || name == "text" && (n < 10 || n > 100 || !slices.Equal(e.IDs, all[:n])) {
 				t.Errorf("%s, %s: %d ids of %d, want those of the turns before the long one", engine, name, n, len(all))
@@ -603,7 +603,7 @@ func FuzzRead(f *testing.F) {
 					}
 					if _, err := m.Expand(d, p, make([]vision.Media, len(p.Media))); err != nil {
 						if _, ok := err.(*Refused); !ok {
-							t.Fatalf("%s: %T %v", endpoint, err, err)
+							t.Fatalf("got %s: %T %v, want ok", endpoint, err, err)
 						}
 					}
 				}

@@ -108,7 +108,7 @@ func TestLongTextIsCopiedOnce(t *testing.T) {
 			r.List(func() { texts = append(texts, r.Text()) })
 			r.End()
 			if r.Err() != nil || len(texts) != 2 || texts[1] != "b" {
-				t.Fatalf("%q: %v", unit, r.Err())
+				t.Fatalf(`got %q: %v, want no error, len(texts) == 2, texts[1] == "b"`, unit, r.Err())
 			}
 		})
 		if n > 6 {

@@ -42,7 +42,8 @@ func TestLostMessageLeavesDoubt(t *testing.T) {
 	w.lose(func() { under = w.store(named, 2); w.evict(stored) })
 	w.tell()
 	if s := w.feed.Stats(); s.Doubtful != 50 || s.Unfilled != 1 || !s.Partial || w.feed.Doubt(time.Now()) == 0 || w.matched(silent) != 20 {
-		t.Fatalf("%+v, %v", s, w.feed.Doubt(time.Now()))
+		t.Fatalf("got %+v, %v, want s.Doubtful == 50, s.Unfilled == 1, s.Partial, w.feed.Doubt(time.Now()) != 0, w.matched(silent) == 20",
+			s, w.feed.Doubt(time.Now()))
 	}
 	next := w.store(named, 3) // shows that all before it is held
 	if d := w.doubtful(); d != 30 || w.matched(next) != 23 {
@@ -87,7 +88,7 @@ func TestLostClear(t *testing.T) {
 	}
 	w.neverMore()
 	if held := w.index.HeldBlocks(w.slot); held != restoredToDropAll*10 || w.feed.Doubt(time.Now()) != 0 {
-		t.Errorf("%d blocks held", held)
+		t.Errorf("%d blocks held, want held == restoredToDropAll*10, w.feed.Doubt(time.Now()) == 0", held)
 	}
 
 	w = newTree(t, 3)

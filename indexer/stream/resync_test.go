@@ -113,7 +113,7 @@ func TestIndexKnowsPartial(t *testing.T) {
 		s.Done(partial, !partial)
 		s.Clear() // of the blocks, but not of the mark, which comes with the batch
 		if ix.Partial(s.Slot()) != partial || (ix.Stats().Partial == 1) != partial {
-			t.Errorf("partial %v is not what the index says", partial)
+			t.Errorf("partial %v is not what the index says, want ix.Partial(s.Slot()) == partial, (ix.Stats().Partial == 1) == partial", partial)
 		}
 		if ix.UpperBound(s.Slot()) == partial {
 			t.Errorf("an upper bound %v is not what the index says", !partial)
@@ -159,7 +159,7 @@ func TestWhoseWordStands(t *testing.T) {
 			}
 		}
 		if _, got := r.state(); got != c.want || f.Stats().Partial != c.want {
-			t.Errorf("%+v: partial %v", c, got)
+			t.Errorf("%+v: partial %v, want got == c.want, f.Stats().Partial == c.want", c, got)
 		}
 	}
 }

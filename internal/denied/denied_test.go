@@ -16,7 +16,8 @@ func TestTable(t *testing.T) {
 		seen[h.Name] = true
 		longer := h.Name + "y"
 		if !h.Match(strings.ToUpper(h.Name)) || h.Match(longer) != h.Prefix || h.Match(h.Name[:len(h.Name)-1]) {
-			t.Errorf("%s: matches %s: %t", h.Name, longer, h.Match(longer))
+			t.Errorf("%s: matches %s: %t, want h.Match(strings.ToUpper(h.Name)), h.Match(longer) == h.Prefix, !h.Match(h.Name[:len(h.Name)-1])",
+				h.Name, longer, h.Match(longer))
 		}
 	}
 	for _, f := range Fields {

@@ -106,7 +106,7 @@ func TestOrderOfUnknownClients(t *testing.T) {
 		}
 		r.Give(0, 50)
 		if !<-small || r.Taken() != 1 || r.Waiting() != 0 {
-			t.Errorf("%d taken, %d wait", r.Taken(), r.Waiting())
+			t.Errorf("%d taken, %d wait, want <-small, r.Taken() == 1, r.Waiting() == 0", r.Taken(), r.Waiting())
 		}
 	})
 }
@@ -222,7 +222,7 @@ func TestPut(t *testing.T) {
 	}
 	r.Put(hostile, 100, 16)
 	if r.Taken() != 110 || !r.Put(hostile, -110, 16) || r.Taken() != 0 {
-		t.Errorf("%d taken", r.Taken())
+		t.Errorf("%d taken, want r.Taken() == 110, r.Put(hostile, -110, 16), r.Taken() == 0", r.Taken())
 	}
 }
 

@@ -48,7 +48,7 @@ func TestMemory(t *testing.T) {
 	}
 	m.Clear()
 	if m.Len() != 0 || m.Find(1) != nil {
-		t.Errorf("%d values are left", m.Len())
+		t.Errorf("%d values are left, want m.Len() == 0, m.Find(1) == nil", m.Len())
 	}
 }
 

@@ -28,7 +28,7 @@ func TestOnce(t *testing.T) {
 	}
 	last := said.All()[said.Len()-1]
 	if said.Len() != 3 || last.ContextMap()["times_since_the_last_line"] != int64(59) {
-		t.Errorf("%d lines, the last: %v", said.Len(), last)
+		t.Errorf(`%d lines, the last: %v, want said.Len() == 3, last.ContextMap()["times_since_the_last_line"] == int64(59)`, said.Len(), last)
 	}
 }
 

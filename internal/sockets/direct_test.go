@@ -28,7 +28,7 @@ func TestDirect(t *testing.T) {
 		defer client.Close()
 		c := accept(t, lis)
 		if _, is := c.(*directConn); !is {
-			t.Fatalf("%s: a %T", addr, c)
+			t.Fatalf("%s: a %T, want is", addr, c)
 		}
 		sent := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
 		for range 2 {
@@ -47,7 +47,7 @@ func TestDirect(t *testing.T) {
 			got := make([]byte, len(sent))
 			time.Sleep(5 * time.Millisecond) // the socket fills up
 			if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, sent) {
-				t.Fatalf("%s: other bytes came back, or %v", addr, err)
+				t.Fatalf("%s: other bytes came back, or %v, want no error, bytes.Equal(got, sent)", addr, err)
 			}
 			if err := <-echoed; err != nil {
 				t.Fatal(err)
@@ -68,7 +68,7 @@ func TestDirect(t *testing.T) {
 		}
 		var failed *net.OpError
 		if !errors.As(err, &failed) || failed.Op != "write" {
-			t.Errorf("%s: %v after the other side's end", addr, err)
+			t.Errorf(`%s: %v after the other side's end, want errors.As(err, &failed), failed.Op == "write"`, addr, err)
 		}
 		closeWhileReading(t, lis)
 	}

@@ -109,7 +109,8 @@ func FuzzCacheControl(f *testing.F) {
 		for range 2 {
 			fresh, stale := freshness(h, now)
 			if fresh.Before(now) || stale.Before(fresh) || fresh.Sub(now) > maxFresh {
-				t.Fatalf("%q: fresh %v stale %v", cc, fresh.Sub(now), stale.Sub(now))
+				t.Fatalf("%q: fresh %v stale %v, want !fresh.Before(now), !stale.Before(fresh), fresh.Sub(now) <= maxFresh",
+					cc, fresh.Sub(now), stale.Sub(now))
 			}
 			h.Del("Cache-Control")
 		}

@@ -58,7 +58,7 @@ func TestNamesAreBounded(t *testing.T) {
 	free <- true
 	<-running // the next one
 	if n, known := p.Get(mmhash.ContentID{1}, form); !known || n != form.Of(four) {
-		t.Errorf("name %q %v", n, known)
+		t.Errorf("name %q %v, want known, n == form.Of(four)", n, known)
 	}
 	go func() { free <- true }()
 	p.Close() // drops the queue

@@ -39,7 +39,7 @@ func TestServes(t *testing.T) {
 	r, now := newRelay(t, 1<<20)
 	link, ok := r.Offer(id(1), give(png))
 	if !ok || !strings.HasPrefix(link, "http://10.0.0.2:9904/pictures/"+id(1).String()+"?e=1700000060&s=") {
-		t.Fatalf("%v %s", ok, link)
+		t.Fatalf(`got %v %s, want ok, strings.HasPrefix(link, "http://10.0.0.2:9904/pictures/"+id(1).String()+"?e=1700000060&s=")`, ok, link)
 	}
 	w := get(r, "GET", link)
 	for key, want := range map[string]string{"Content-Type": "image/png", "Content-Length": "17", "Etag": `"` +
@@ -49,7 +49,7 @@ func TestServes(t *testing.T) {
 		}
 	}
 	if w.Code != 200 || !bytes.Equal(w.Body.Bytes(), png) {
-		t.Errorf("status %d, %q", w.Code, w.Body)
+		t.Errorf("status %d, %q, want w.Code == 200, bytes.Equal(w.Body.Bytes(), png)", w.Code, w.Body)
 	}
 	if w := get(r, "HEAD", link); w.Code != 200 || w.Body.Len() != 0 {
 		t.Errorf("HEAD: got %d with %d bytes, want 200, 0", w.Code, w.Body.Len())
@@ -72,7 +72,7 @@ func TestServes(t *testing.T) {
 		"another process's key":     {other, link},
 	} {
 		if w := get(c.r, "GET", c.link); w.Code != 403 || bytes.Contains(w.Body.Bytes(), png) {
-			t.Errorf("%s: status %d", name, w.Code)
+			t.Errorf("%s: status %d, want w.Code == 403, !bytes.Contains(w.Body.Bytes(), png)", name, w.Code)
 		}
 	}
 	*now = now.Add(60 * time.Second)
@@ -131,7 +131,7 @@ func TestRoom(t *testing.T) {
 		}
 	}
 	if s := r.Stats(); s.Bytes > 3*(1000+overhead) || s.Images != 3 || len(r.held) != 3 || r.order.Len() != 3 || s.Full != 2 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want s.Bytes <= 3*(1000+overhead), s.Images == 3, len(r.held) == 3, r.order.Len() == 3, s.Full == 2", s)
 	}
 }
 
@@ -208,7 +208,7 @@ func TestReplicas(t *testing.T) {
 	_, atC := start(bytes.Repeat([]byte{8}, 32))
 	link, ok := a.Offer(id(1), give(png))
 	if !ok || !strings.HasPrefix(link, "http://all-replicas:9904/"+id(1).String()) {
-		t.Fatal(link)
+		t.Fatalf(`got %q, want ok, strings.HasPrefix(link, "http://all-replicas:9904/"+id(1).String())`, link)
 	}
 	link = link[strings.Index(link, "9904")+4:]
 	for at, want := range map[string]int{atA + link: 200, atB + link: 200, atC + link: 403,
@@ -228,7 +228,7 @@ func TestReplicas(t *testing.T) {
 		}
 	}
 	if a.Stats().Served != 2 || b.Stats().Passed != 1 || b.Stats().Served != 0 {
-		t.Errorf("a %+v, b %+v", a.Stats(), b.Stats())
+		t.Errorf("a %+v, b %+v, want a.Stats().Served == 2, b.Stats().Passed == 1, b.Stats().Served == 0", a.Stats(), b.Stats())
 	}
 	// The images of a replica that is gone are gone too.
 	dead, _ := New(Config{URL: "http://all-replicas:9904", Key: key, Self: "127.0.0.1:1"})

@@ -343,6 +343,6 @@ func TestSmall(t *testing.T) {
 	want := tekken(t, 13, nil)
 	got, err := os.ReadFile("testdata/small/tekken.json")
 	if err != nil || string(got) != string(want) {
-		t.Errorf("testdata/small/tekken.json is not what tekken() makes (%v)", err)
+		t.Errorf("testdata/small/tekken.json is not what tekken() makes (%v), want no error, string(got) == string(want)", err)
 	}
 }

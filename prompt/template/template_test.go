@@ -349,7 +349,8 @@ func FuzzRender(f *testing.F) {
 		}
 		again, err2 := tmpl.Render([]byte("x"), vars)
 		if string(again) != string(out) || (err == nil) != (err2 == nil) {
-			t.Fatalf("%q: the second rendering differs: %q, %v; first %q, %v", src, again, err2, out, err)
+			t.Fatalf("%q: the second rendering differs: %q, %v; first %q, %v, want string(again) == string(out), (err == nil) == (err2 == nil)",
+				src, again, err2, out, err)
 		}
 		tmpl.ContentFormat()
 		tmpl.TensorRTFormat()
@@ -367,7 +368,7 @@ func FuzzFromJSON(f *testing.F) {
 			return
 		}
 		if !json.Valid([]byte(raw)) {
-			t.Fatalf("%q is no JSON", raw)
+			t.Fatalf("%q is no JSON, want json.Valid([]byte(raw))", raw)
 		}
 		out, err := AppendJSON(nil, v)
 		if err != nil || strings.Contains(string(out), "Infinity") {

@@ -38,7 +38,7 @@ func readRecorded(t *testing.T) (r recorded) {
 	}
 	b, err := io.ReadAll(z)
 	if err != nil || json.Unmarshal(b, &r) != nil {
-		t.Fatal("testdata/neighbours.json.gz does not load", err)
+		t.Fatalf("testdata/neighbours.json.gz does not load %v, want no error, no error", err)
 	}
 	var large map[string]any
 	if err := json.Unmarshal([]byte(r.JSON["bytes"]), &large); err != nil {

@@ -160,7 +160,7 @@ func TestTekken(t *testing.T) {
 		}
 	}
 	if id, ok := tok.ID("[IMG]"); !ok || id != 10 || !tok.IsSpecial(10) {
-		t.Errorf("[IMG] is %d, %v", id, ok)
+		t.Errorf("[IMG] is %d, %v, want ok, id == 10, tok.IsSpecial(10)", id, ok)
 	}
 	for want, change := range map[string]func(map[string]any){
 		"do not fit":    func(f map[string]any) { f["config"].(map[string]any)["default_vocab_size"] = 3 },

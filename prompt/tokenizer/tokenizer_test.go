@@ -271,7 +271,8 @@ func TestCache(t *testing.T) {
 		held += costOf(ids)
 	}
 	if held == 0 || held > small.size || held+small.room != small.size {
-		t.Errorf("%d bytes held, room for %d of %d", held, small.room, small.size)
+		t.Errorf("%d bytes held, room for %d of %d, want held != 0, held <= small.size, held+small.room == small.size",
+			held, small.room, small.size)
 	}
 }
 

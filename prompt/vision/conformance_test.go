@@ -150,7 +150,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 				continue
 			}
 			if want := unroll(p.IDs); !slices.Equal(ids, want) {
-				t.Errorf("%s %s: %s", f.Family, p.Case, firstDifference(want, ids))
+				t.Errorf("got %s %s: %s, want slices.Equal(ids, want)", f.Family, p.Case, firstDifference(want, ids))
 			}
 			if p.Ranges != nil {
 				for i, s := range spans {
@@ -338,7 +338,7 @@ func replayOne(t *testing.T, m *Expander, tok Tokens, c recordedCase, media []Me
 		return 0
 	}
 	if !slices.Equal(want, have) {
-		t.Errorf("%s: %s", c.ID, firstDifference(want, have))
+		t.Errorf("got %s: %s, want slices.Equal(want, have)", c.ID, firstDifference(want, have))
 		return 0
 	}
 	for i, s := range spans {
@@ -378,7 +378,7 @@ func TestConformanceChat(t *testing.T) {
 			continue
 		}
 		if want := unroll(r.RLE); !slices.Equal(ids, want) {
-			t.Errorf("%s %s: %s", r.Model, r.Case, firstDifference(want, ids))
+			t.Errorf("got %s %s: %s, want slices.Equal(ids, want)", r.Model, r.Case, firstDifference(want, ids))
 		}
 		var have [][2]int
 		for _, s := range spans {
@@ -434,7 +434,7 @@ func TestConformanceSGLang(t *testing.T) {
 				continue
 			}
 			if want := unroll(r.RLE); !slices.Equal(ids, want) {
-				t.Errorf("%s %s: %s", name, r.Case, firstDifference(want, ids))
+				t.Errorf("got %s %s: %s, want slices.Equal(ids, want)", name, r.Case, firstDifference(want, ids))
 				continue
 			}
 			var want [][2]int

@@ -52,7 +52,7 @@ func TestFamilyByName(t *testing.T) {
 	tok := newStub(qwenSpecials...)
 	m, err := Load(files, tok, Options{Family: "qwen2_vl"})
 	if err != nil || m.Family() != "qwen2_vl" || len(m.Warnings()) != 0 {
-		t.Fatalf("%v %v", m, err)
+		t.Fatalf(`got %v %v, want no error, m.Family() == "qwen2_vl", len(m.Warnings()) == 0`, m, err)
 	}
 	if n, _, err := m.Count(Media{Width: 56, Height: 56}, nil); n != 4 || err != nil {
 		t.Errorf("%d tokens, %v, want 4, no error", n, err)

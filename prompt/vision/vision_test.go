@@ -93,7 +93,8 @@ func TestRefusals(t *testing.T) {
 		[]Media{{Width: 56, Height: 56}, {Modality: "video", Width: 64, Height: 64}}, nil)
 	var undecided *UndecidableError
 	if !errors.As(err, &undecided) || undecided.Modality != "video" || len(ids) != 1+4+2 || len(spans) != 1 {
-		t.Errorf("video: %v, %d ids, %v", err, len(ids), spans)
+		t.Errorf(`video: %v, %d ids, %v, want errors.As(err, &undecided), undecided.Modality == "video", len(ids) == 1+4+2, len(spans) == 1`,
+			err, len(ids), spans)
 	}
 }
 

@@ -154,7 +154,7 @@ func TestAccess(t *testing.T) {
 			if name != "certificate" {
 				until(t, "refusals", func() bool { return refused.Load() > 1 })
 				if n := seen.FilterMessageSnippet("NATS rejects").Len(); n != 1 || conn.IsConnected() {
-					t.Errorf("the log says %d times that it is refused; connected %v", n, conn.IsConnected())
+					t.Errorf("the log says %d times that it is refused; connected %v, want n == 1, !conn.IsConnected()", n, conn.IsConnected())
 				}
 				if why, is := failing.Why(); !is || !strings.Contains(why, "rejects the credentials") {
 					t.Errorf("got %q, refused %t, want that the server rejects the credentials", why, is)
@@ -166,7 +166,7 @@ func TestAccess(t *testing.T) {
 
 			for _, e := range seen.All() {
 				if text := fmt.Sprint(e.Message, e.ContextMap()); strings.Contains(text, strings.TrimSpace(secret)) || aSeed.MatchString(text) {
-					t.Errorf("the log holds a secret: %s", text)
+					t.Errorf("the log holds a secret: got %s, want !strings.Contains(text, strings.TrimSpace(secret)), !aSeed.MatchString(text)", text)
 				}
 			}
 		})

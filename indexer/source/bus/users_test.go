@@ -368,7 +368,7 @@ func TestWriteUsers(t *testing.T) {
 	}
 	for _, name := range made[:4] {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", name, info, err)
+			t.Errorf("got %s: %v, %v, want no error, info.Mode().Perm() == 0o600", name, info, err)
 		}
 	}
 	first, err := os.ReadFile(filepath.Join(dir, "users.conf"))
@@ -537,15 +537,15 @@ func TestSharedSecret(t *testing.T) {
 	}
 	first, second := block.NewSecret(), block.NewSecret()
 	if got, err := shareSecret(t.Context(), js(g.NATS), first); err != nil || got != first.Bytes() {
-		t.Fatalf("%v", err)
+		t.Fatalf("got %v, want no error, got == first.Bytes()", err)
 	}
 	if got, err := shareSecret(t.Context(), js(g.NATS), second); err != nil || got != first.Bytes() {
-		t.Errorf("the second router: %v", err)
+		t.Errorf("the second router: got %v, want no error, got == first.Bytes()", err)
 	}
 	conn, refused := g.as(t, "a", "agent-a.nk")
 	s, err := AwaitSecret(t.Context(), conn, zap.NewNop())
 	if err != nil || s.Bytes() != first.Bytes() || refused.Load() > 0 {
-		t.Fatalf("the agent: %v, %d refusals", err, refused.Load())
+		t.Fatalf("the agent: %v, %d refusals, want no error, s.Bytes() == first.Bytes(), refused.Load() <= 0", err, refused.Load())
 	}
 	replaced := make(chan bool, 1)
 	go func() { // an agent with a lost server's

@@ -257,7 +257,7 @@ func TestReplayForms(t *testing.T) {
 			f1, delimiter, _ := p.read()
 			f2, from, _ := p.read()
 			if f1 != flagMore || delimiter != "" || f2 != 0 || from != string(be(5)) {
-				t.Errorf("request %q %q", delimiter, from)
+				t.Errorf(`request %q %q, want f1 == flagMore, delimiter == "", f2 == 0, from == string(be(5))`, delimiter, from)
 			}
 			for _, m := range reply {
 				p.message(m...)
