@@ -63,7 +63,7 @@ func TestMigrating(t *testing.T) {
 			}
 			m := regexp.MustCompile("`([a-z_.\\[\\]]+)`").FindStringSubmatch(here)
 			if m == nil || !known(m[1]) {
-				t.Errorf("%s: %s: %q names no key of docs/configuration.md", example, flag, here)
+				t.Errorf("%s: %s: %q names no key of docs/configuration.md, want m != nil, known(m[1])", example, flag, here)
 			}
 		}
 	}

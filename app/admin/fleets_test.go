@@ -135,7 +135,7 @@ func TestFleets(t *testing.T) {
 				}
 			}
 			if problems := get("/problems"); (problems == "[]\n") != !broken {
-				t.Errorf("%d %s: %s", size, state, problems)
+				t.Errorf(`got %d %s: %s, want (problems == "[]\n") == !broken`, size, state, problems)
 			}
 			if state == "broken" && size > 1 {
 				if n := strings.Count(get("/?filter=failed"), `data-l="status">503`); n < 10 {

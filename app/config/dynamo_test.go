@@ -21,7 +21,8 @@ func TestDynamo(t *testing.T) {
 	_, endpoint := c.Dynamo.Answers()
 	if d := c.Dynamo; endpoint != "generate" || d.Namespace != "dynamo" || d.Component != "backend" || d.Model != "m" ||
 		len(d.Frontends) != 2 {
-		t.Errorf("%+v", d)
+		t.Errorf(`got %+v, want endpoint == "generate", d.Namespace == "dynamo", d.Component == "backend", d.Model == "m", len(d.Frontends) == 2`,
+			d)
 	}
 	readsBack(t, c)
 	for name, change := range map[string][2]string{

@@ -30,7 +30,7 @@ func FuzzParse(f *testing.F) {
 		one, err := Parse(text)
 		two, again := Parse(text)
 		if (err == nil) != (again == nil) || len(one.Models) != len(two.Models) {
-			t.Fatalf("%v, and then %v", err, again)
+			t.Fatalf("%v, and then %v, want (err == nil) == (again == nil), len(one.Models) == len(two.Models)", err, again)
 		}
 	})
 }

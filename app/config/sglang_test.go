@@ -10,7 +10,8 @@ func TestSGLang(t *testing.T) {
 	head := "models: [{name: m, dir: d, engine: sglang%s}]\nworkers: [{addr: 10.0.0.5:30000, events: {auto: true}}]\n"
 	c, err := Parse([]byte(strings.Replace(head, "%s", "", 1)))
 	if err != nil || c.Models[0].BlockSize != 1 || c.Models[0].EngineVersion != "0.5.23" || !c.Workers[0].Events.Auto {
-		t.Errorf("%v: %+v", err, c.Models)
+		t.Errorf(`got %v: %+v, want no error, c.Models[0].BlockSize == 1, c.Models[0].EngineVersion == "0.5.23", c.Workers[0].Events.Auto`,
+			err, c.Models)
 	}
 	c, err = Parse([]byte(strings.Replace(head, "%s", ", block_size: 16, engine_version: 0.5.20", 1)))
 	if err != nil || c.Models[0].BlockSize != 16 || c.Models[0].EngineVersion != "0.5.20" {

@@ -262,7 +262,7 @@ func TestWell(t *testing.T) {
 	out := &bytes.Buffer{}
 	o := Options{Out: out}
 	if err := o.print(list); err != nil || strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "√ SL0301 ") {
-		t.Error(err, out)
+		t.Errorf(`got %v %+v, want no error, !strings.Contains(out.String(), "\x1b"), strings.Contains(out.String(), "√ SL0301 ")`, err, out)
 	}
 	for _, r := range list {
 		if r.Verdict == Unchecked {
@@ -1015,7 +1015,7 @@ func TestNames(t *testing.T) {
 		return w.Addr == "127.0.0.1:8000" && w.Events.ZMQ == "tcp://127.0.0.1:5557"
 	})
 	if at < 0 {
-		t.Errorf("%+v", list)
+		t.Errorf("got %+v, want at >= 0", list)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestAgainst(t *testing.T) {
 	ours := func(request string) explained {
 		e := m.explain(t.Context(), []byte(request))
 		if !e.Exact {
-			t.Fatalf("%+v", e)
+			t.Fatalf("got %+v, want e.Exact", e)
 		}
 		return e
 	}

@@ -402,7 +402,7 @@ workers: [{model: a, addr: "127.0.0.1:1"}]
 	}
 	left, _ := os.ReadDir(filepath.Join(dir, "models"))
 	if len(left) != 3 || !isModel(filepath.Join(dir, "models", "a")) {
-		t.Errorf("left behind: %v", left)
+		t.Errorf(`left behind: got %v, want len(left) == 3, isModel(filepath.Join(dir, "models", "a"))`, left)
 	}
 	hub.Close()
 	said.Reset()

@@ -29,11 +29,11 @@ func FuzzList(f *testing.F) {
 			at := filepath.Join("/d", one.Name)
 			all += one.Size
 			if !strings.HasPrefix(at, "/d/") || at == "/d/" || one.Size < 0 || one.Size > maxFile {
-				t.Fatalf("%+v", one)
+				t.Fatalf(`got %+v, want strings.HasPrefix(at, "/d/"), at != "/d/", one.Size >= 0, one.Size <= maxFile`, one)
 			}
 		}
 		if len(files) > maxFiles || all > maxAll || !isHex(got, 40) {
-			t.Fatalf("%d files of %d bytes at %q", len(files), all, got)
+			t.Fatalf("%d files of %d bytes at %q, want len(files) <= maxFiles, all <= maxAll, isHex(got, 40)", len(files), all, got)
 		}
 	})
 }

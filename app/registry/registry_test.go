@@ -234,7 +234,7 @@ func TestAddressThatMoves(t *testing.T) {
 	}
 	b.Update(1, nil, 3)
 	if got := b.names(); !slices.Equal(got, []string{"new"}) || b.fleet.Workers()[0].Model != "another" {
-		t.Errorf("fleet %v", got)
+		t.Errorf(`fleet %v, want slices.Equal(got, []string{"new"}), b.fleet.Workers()[0].Model == "another"`, got)
 	}
 	b.Update(2, nil)
 	b.Update(1, nil)
@@ -268,13 +268,13 @@ func TestPlaces(t *testing.T) {
 	}
 	bad := spec(&publisher{fails: errors.New("no socket")}, "c", "10.0.0.3:8000")
 	if err := b.Add(0, bad); err == nil || len(b.names()) != 4 {
-		t.Errorf("%v, fleet %v", err, b.names())
+		t.Errorf("%v, fleet %v, want an error, len(b.names()) == 4", err, b.names())
 	}
 	var mute publisher
 	silent := spec(&mute, "d", "10.0.0.4:8000")
 	silent.Listen = func(*fleet.Slot, int, *stream.Options) (bool, error) { return false, nil }
 	if err := b.Add(0, silent); err != nil || b.Slots()[4].Feed != nil {
-		t.Errorf("a worker that tells nothing: %v", err)
+		t.Errorf("a worker that tells nothing: got %v, want no error, b.Slots()[4].Feed == nil", err)
 	}
 	if n := b.Resync(func(*fleet.Slot) bool { return true }, "asked"); n != 4 {
 		t.Errorf("%d feeds began anew, want 4", n)

@@ -32,7 +32,7 @@ nats: {listen: "0.0.0.0:4222", config: ` + dir + "/keys/users.conf, auth: " + di
 	}
 	users, err := os.ReadFile(filepath.Join(dir, "keys", "users.conf"))
 	if err != nil || !strings.Contains(string(users), `"sightline.kv.gpu.*"`) {
-		t.Errorf("%v: %s", err, users)
+		t.Errorf("got %v: %s, want no error, strings.Contains(string(users), `\"sightline.kv.gpu.*\"`)", err, users)
 	}
 	if err := checked(t, dir, text); err != nil {
 		t.Error(err)

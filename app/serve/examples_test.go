@@ -128,7 +128,7 @@ func TestExampleEnvoy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(dir + "envoy.yaml"); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%v: envoy.yaml is not what `sightline envoy` prints (make generated writes it)", err)
+		t.Errorf("%v: envoy.yaml is not what `sightline envoy` prints (make generated writes it), want no error, bytes.Equal(got, want)", err)
 	}
 }
 

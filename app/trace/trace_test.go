@@ -31,7 +31,7 @@ func TestSpansAreBounded(t *testing.T) {
 	}
 	families, err := reg.Gather()
 	if err != nil || len(families) != 1 || len(families[0].GetMetric()) != 1 {
-		t.Fatal(families, err)
+		t.Fatalf("got %v %v, want no error, len(families) == 1, len(families[0].GetMetric()) == 1", families, err)
 	}
 	if m := families[0].GetMetric()[0]; m.GetLabel()[0].GetValue() != "dropped" || m.GetCounter().GetValue() != made-maxQueued {
 		t.Errorf("%v, want %d dropped", m, made-maxQueued)

@@ -66,6 +66,7 @@ func TestPickerFlags(t *testing.T) {
 	f := pickerFlags{Pool: "chat", GRPCPort: 9012, PoolGroup: poolGroup}
 	err := f.apply(&cfg, true)
 	if err != nil || cfg.Admin != "127.0.0.1:1" || cfg.Listen != "0.0.0.0:9012" || cfg.GRPCHealth != "" || cfg.TLS.Cert != "" {
-		t.Errorf("%v: %+v", err, cfg)
+		t.Errorf(`got %v: %+v, want no error, cfg.Admin == "127.0.0.1:1", cfg.Listen == "0.0.0.0:9012", cfg.GRPCHealth == "", cfg.TLS.Cert == ""`,
+			err, cfg)
 	}
 }

@@ -549,7 +549,7 @@ func TestPoolOfNames(t *testing.T) {
 	pieces, err := Missing(read(t, user), w)
 	i := slices.IndexFunc(pieces, func(p Piece) bool { return p.Name == "route_says" })
 	if err != nil || i < 0 || !strings.Contains(pieces[i].YAML, "value: mine") {
-		t.Errorf("%v: %v", err, pieces)
+		t.Errorf(`got %v: %v, want no error, i >= 0, strings.Contains(pieces[i].YAML, "value: mine")`, err, pieces)
 	}
 }
 
