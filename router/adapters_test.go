@@ -71,12 +71,12 @@ func TestAdaptersAreListed(t *testing.T) {
 	w.load(1, 50)
 	for range 6 {
 		if d := ask(); d.Targets[0].Worker != w.slots[1].Worker.Name || len(d.Targets) != 1 || d.Model == "" {
-			t.Fatalf("%+v", d)
+			t.Fatalf(`got %+v, want d.Targets[0].Worker == w.slots[1].Worker.Name, len(d.Targets) == 1, d.Model != ""`, d)
 		}
 	}
 	list(1, "w")
 	if d := w.decide(chatBody("any:w", `"short"`)); d.Targets[0].Worker != w.slots[1].Worker.Name || len(d.Targets) != 1 {
-		t.Fatalf("%+v", d)
+		t.Fatalf("got %+v, want d.Targets[0].Worker == w.slots[1].Worker.Name, len(d.Targets) == 1", d)
 	}
 	if d := w.decide(chatBody("any:v", `"short"`)); d.Why != "model unknown" {
 		t.Fatalf("got %+v, want Why %q", d, "model unknown")

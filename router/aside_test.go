@@ -243,7 +243,7 @@ func TestRuleStepsAside(t *testing.T) {
 			}
 			r.eventually("the rule steps aside", func() bool { return r.aside() == c.rule })
 			if s := r.au.Aside()[0]; s.First.ID != d.ID || s.First.Position == 0 || s.Text() == "" || !s.All || len(s.Workers) != 1 {
-				t.Errorf("%+v", s)
+				t.Errorf(`got %+v, want s.First.ID == d.ID, s.First.Position != 0, s.Text() != "", s.All, len(s.Workers) == 1`, s)
 			}
 			r.settled()
 			r.wrong = nil

@@ -98,7 +98,7 @@ func TestDecisionLog(t *testing.T) {
 	}
 	if p := got["image"]; len(p.Images) != 1 || p.Images[0].ID == 0 || p.Images[0].Tokens < 100 || p.Images[0].Offset == 0 ||
 		p.End < 30_000 {
-		t.Errorf("%+v", p)
+		t.Errorf("got %+v, want len(p.Images) == 1, p.Images[0].ID != 0, p.Images[0].Tokens >= 100, p.Images[0].Offset != 0, p.End >= 30_000", p)
 	}
 	if r := got["refused"]; r.Status != 400 || r.Worker != "" || len(r.HashIDs) != 0 {
 		t.Errorf("%+v: got %d, want Status 400, Worker %q, 0", r, len(r.HashIDs), "")

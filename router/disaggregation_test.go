@@ -44,7 +44,7 @@ func TestPrefillIsPickedByItsCache(t *testing.T) {
 		}
 		for _, at := range d.Targets {
 			if at.Prefill != "2" || at.PrefillRank != -1 || at.Instance != d.Targets[0].Instance || at.Rank != -1 {
-				t.Errorf("%+v", at)
+				t.Errorf(`got %+v, want at.Prefill == "2", at.PrefillRank == -1, at.Instance == d.Targets[0].Instance, at.Rank == -1`, at)
 			}
 		}
 		decode[d.Targets[0].Instance] = true
@@ -249,7 +249,7 @@ func TestPairIsRetried(t *testing.T) {
 	w.opt.Share = func(s *SharedBooking) { told = append(told, *s) }
 	d := w.decide(chatBody("m", fmt.Sprintf("%q", text(4000, 7))))
 	if len(d.Targets) != 2 || d.Targets[1].Prefill != "10.0.0.1:8000" || d.Targets[0].Addr == d.Targets[1].Addr {
-		t.Fatalf("%+v", d.Targets)
+		t.Fatalf(`got %+v, want len(d.Targets) == 2, d.Targets[1].Prefill == "10.0.0.1:8000", d.Targets[0].Addr != d.Targets[1].Addr`, d.Targets)
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[1].Addr})
 	for i, s := range w.slots {
@@ -258,7 +258,7 @@ func TestPairIsRetried(t *testing.T) {
 			want = 2
 		}
 		if l := s.Load(w.now); l.Inflight != want || (l.Backlog > 0) != (i == 0) {
-			t.Errorf("%s: %+v", s.Worker.Name, l)
+			t.Errorf("got %s: %+v, want l.Inflight == want, (l.Backlog > 0) == (i == 0)", s.Worker.Name, l)
 		}
 	}
 	// Another replica hears of it by the booking, or by the state.
@@ -279,7 +279,7 @@ func TestPairIsRetried(t *testing.T) {
 				want = 0
 			}
 			if l := s.Load(o.now); l.Inflight != want || (l.Backlog > 0) != (i == 0) {
-				t.Errorf("in another replica, of a list: %v: %s: %+v", list, s.Worker.Name, l)
+				t.Errorf("in another replica, of a list: %v: %s: %+v, want l.Inflight == want, (l.Backlog > 0) == (i == 0)", list, s.Worker.Name, l)
 			}
 		}
 	}

@@ -90,7 +90,7 @@ func TestRankInBody(t *testing.T) {
 		store(t, r, ix, workers[0].Slots[1], body)
 		d := r.Decide(t.Context(), &Request{ID: "a", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body[:3]), []byte(body[3:])}})
 		if d.Targets[0].Addr != workers[0].Addr || d.Targets[0].Rank != 1 {
-			t.Fatalf("%s: %+v (%s)", name, d.Targets, d.Why)
+			t.Fatalf("got %s: %+v (%s), want d.Targets[0].Addr == workers[0].Addr, d.Targets[0].Rank == 1", name, d.Targets, d.Why)
 		}
 		got := edited(t, body, d.Edits)
 		var sent map[string]any

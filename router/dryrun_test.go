@@ -42,7 +42,7 @@ func TestConsider(t *testing.T) {
 		}
 	}
 	if c := told.Ranked[4]; c.Worker != "w3" || c.Out != isOut || c.Exact != told.Ranked[0].Exact {
-		t.Errorf("the worker that fails: %+v", c)
+		t.Errorf(`the worker that fails: got %+v, want c.Worker == "w3", c.Out == isOut, c.Exact == told.Ranked[0].Exact`, c)
 	}
 	if _, few := w.Consider(t.Context(), ask, 2); len(few.Ranked) != 2 || few.Considered != 4 {
 		t.Errorf("of at most 2: %+v; got %d, want 2 of them, 4", few.Ranked, few.Considered)
@@ -56,7 +56,7 @@ func TestConsider(t *testing.T) {
 		t.Errorf("kept: %+v", past)
 	}
 	if list := w.Recent(1); len(list[0].Ranked) != 0 || list[0].Considered != 4 {
-		t.Errorf("listed: %+v", list[0])
+		t.Errorf("listed: got %+v, want len(list[0].Ranked) == 0, list[0].Considered == 4", list[0])
 	}
 	if _, err := json.Marshal(told); err != nil { // no infinite or NaN cost, even for a trial
 		t.Error(err)

@@ -40,7 +40,7 @@ func TestHybridWorker(t *testing.T) {
 		}
 		_, list := w.Consider(t.Context(), &Request{ID: "q", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 2)
 		if len(list.Ranked) != 2 || list.Ranked[0].Predicted+list.Ranked[1].Predicted != d.CachedTokens {
-			t.Errorf("%+v", list.Ranked)
+			t.Errorf("got %+v, want len(list.Ranked) == 2, list.Ranked[0].Predicted+list.Ranked[1].Predicted == d.CachedTokens", list.Ranked)
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens})
 		if got := w.index.HeldBlocks(w.slots[1].ID); got != held {

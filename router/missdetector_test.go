@@ -82,7 +82,7 @@ func TestPartialWorkerIsALowerBound(t *testing.T) {
 		t.Errorf("got %+v, want Reason %q, Partial true, Why %q", d, Exact, "a lower bound: the worker is known in part")
 	}
 	if r, _ := w.Decision(d.ID); !r.Partial {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v, want r.Partial", r)
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens + 16})
 	if got := w.labels(t, "sightline_cached_tokens_reported_total", 1); got != "more_than_bound" {

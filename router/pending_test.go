@@ -47,7 +47,7 @@ func TestHold(t *testing.T) {
 			}
 			d := <-done
 			if (len(d.Targets) == 1) != c.comes || (d.Refuse != nil) != (c.why != "") {
-				t.Errorf("%+v", d)
+				t.Errorf(`got %+v, want (len(d.Targets) == 1) == c.comes, (d.Refuse != nil) == (c.why != "")`, d)
 			}
 			if d.Refuse != nil && (d.Refuse.Status != http.StatusServiceUnavailable || d.Refuse.Message != c.why) {
 				t.Errorf("refused with %+v", d.Refuse)
@@ -87,7 +87,7 @@ func TestAPlaceIsAwaited(t *testing.T) {
 				w.Observe(Outcome{ID: first.ID, Phase: Done, Addr: first.Targets[0].Addr, Code: 200, Source: 1})
 			}
 			if d := <-done; (d.Refuse == nil) != c.frees {
-				t.Errorf("%+v", d)
+				t.Errorf("got %+v, want (d.Refuse == nil) == c.frees", d)
 			}
 			if !strings.Contains(w.counted(t, "sightline_requests_held_total"), c.outcome+"=1 ") {
 				t.Errorf("not counted as %q", c.outcome)

@@ -68,7 +68,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	busyLane.release(0, 1<<30)
 	d = ask(t.Context(), large)
 	if d.PromptTokens == 0 || !w.lanes.large.empty() {
-		t.Errorf("afterwards: %+v, lane empty: %v", d, w.lanes.large.empty())
+		t.Errorf("afterwards: %+v, lane empty: %v, want d.PromptTokens != 0, w.lanes.large.empty()", d, w.lanes.large.empty())
 	}
 
 	index := w.opt.Index
@@ -77,7 +77,8 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	w.opt.Index = index
 	wantClean(t, "panic", small, d)
 	if d.Reason != Load || d.Why != "internal error" || !w.lanes.small.empty() {
-		t.Errorf("panic: %s, %q, lane empty: %v", d.Reason, d.Why, w.lanes.small.empty())
+		t.Errorf(`panic: %s, %q, lane empty: %v, want d.Reason == Load, d.Why == "internal error", w.lanes.small.empty()`,
+			d.Reason, d.Why, w.lanes.small.empty())
 	}
 	all, err := w.metrics.Gather()
 	if err != nil {
@@ -149,7 +150,7 @@ func testLane(t *testing.T) {
 	}
 	l.release(0, 1)
 	if !l.empty() || l.Waiting() != 0 {
-		t.Errorf("%d wait in a lane that all have left", l.Waiting())
+		t.Errorf("%d wait in a lane that all have left, want l.empty(), l.Waiting() == 0", l.Waiting())
 	}
 	l.acquire(t.Context(), 0, 10)
 	for range maxWaiting {

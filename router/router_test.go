@@ -187,7 +187,8 @@ func TestLadder(t *testing.T) {
 	seen := w.decide(img)
 	w.now = w.now.Add(time.Minute)
 	if again := w.decide(img); again.Reason != Affinity || again.Targets[0].Worker != seen.Targets[0].Worker {
-		t.Errorf("an image seen a minute ago: %+v, first %+v", again, seen.Targets[0])
+		t.Errorf("an image seen a minute ago: %+v, first %+v, want again.Reason == Affinity, again.Targets[0].Worker == seen.Targets[0].Worker",
+			again, seen.Targets[0])
 	}
 }
 
@@ -306,7 +307,8 @@ func TestObserve(t *testing.T) {
 	}
 	again := w.decide(body)
 	if again.Reason != Predicted || again.Targets[0].Worker != w.slots[other].Worker.Name {
-		t.Errorf("the prediction did not move: %+v", again)
+		t.Errorf("the prediction did not move: got %+v, want again.Reason == Predicted, again.Targets[0].Worker == w.slots[other].Worker.Name",
+			again)
 	}
 	w.Observe(Outcome{ID: again.ID, Phase: Ended, Code: 400})
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 400})
@@ -445,7 +447,7 @@ func TestConcurrentDecisions(t *testing.T) {
 		}
 	}
 	if got := w.Recent(1000); len(got) != 400 || got[0].Code != 200 {
-		t.Errorf("%d decisions remembered", len(got))
+		t.Errorf("%d decisions remembered, want len(got) == 400, got[0].Code == 200", len(got))
 	}
 }
 

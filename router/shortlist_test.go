@@ -178,7 +178,7 @@ func TestFailingWorker(t *testing.T) {
 			for range 3 {
 				d := w.decide(body)
 				if at(d) != "w1" {
-					t.Fatalf("%+v", d)
+					t.Fatalf(`got %+v, want at(d) == "w1"`, d)
 				}
 				end(d, c.say)
 			}
@@ -197,7 +197,7 @@ func TestFailingWorker(t *testing.T) {
 			w.now = w.now.Add(time.Second)
 			trial := w.decide(body)
 			if at(trial) != "w1" || len(trial.Targets) != 3 {
-				t.Fatalf("no trial: %+v", trial.Targets)
+				t.Fatalf(`no trial: got %+v, want at(trial) == "w1", len(trial.Targets) == 3`, trial.Targets)
 			}
 			if d := w.decide(body); at(d) == "w1" {
 				t.Error("two trials at once")

@@ -27,7 +27,8 @@ func TestSightings(t *testing.T) {
 	}
 	s.add(78, &slots[1], encoderCache-200)
 	if by := s.slotsOf(77); !by.holds(&slots[1]) || slots[1].AddEncoded(0) != encoderCache-100 {
-		t.Errorf("it went though there is room: %d tokens encoded", slots[1].AddEncoded(0))
+		t.Errorf("it went though there is room: got %d tokens encoded, want by.holds(&slots[1]), slots[1].AddEncoded(0) == encoderCache-100",
+			slots[1].AddEncoded(0))
 	}
 	s.add(77, &slots[1], 100) // used again: it is recent
 	s.add(79, &slots[1], 300)

@@ -39,7 +39,8 @@ func TestNobodyReports(t *testing.T) {
 		w.now = w.now.Add(100 * time.Millisecond)
 	}
 	if silent, since := w.Silent(); silent == "" || w.now.Sub(since) < 59*time.Second || refused > 50 {
-		t.Errorf("silent %q since %v, %d refused before that was known", silent, since, refused)
+		t.Errorf(`silent %q since %v, %d refused before that was known, want silent != "", w.now.Sub(since) >= 59*time.Second, refused <= 50`,
+			silent, since, refused)
 	}
 	for worker, n := range went {
 		if n < 120 {

@@ -17,7 +17,7 @@ func TestAnswersIDIsNotTheBodys(t *testing.T) {
 		t.Errorf("%+v: got %d, want 1, Targets[0].Worker %q", d, len(d.Targets), "w1")
 	}
 	if addr, _ := w.answers.Peek("resp_1"); addr != "10.0.0.2:8000" || w.answers.Len() != 1 {
-		t.Errorf("remembered %q", w.answers.Keys())
+		t.Errorf(`remembered %q, want addr == "10.0.0.2:8000", w.answers.Len() == 1`, w.answers.Keys())
 	}
 }
 

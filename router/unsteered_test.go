@@ -100,11 +100,12 @@ func TestChoiceFollowsWhatHappens(t *testing.T) {
 	w.Observe(Outcome{ID: first.ID, Phase: Started, Addr: w.slots[used].Worker.Addr})
 	third := w.decide(body)
 	if third.Reason != Predicted || third.UnsteeredChoice.Addr != w.slots[used].Worker.Addr {
-		t.Errorf("the choice does not follow: %+v", third)
+		t.Errorf("the choice does not follow: got %+v, want third.Reason == Predicted, third.UnsteeredChoice.Addr == w.slots[used].Worker.Addr",
+			third)
 	}
 	w.now = w.now.Add(time.Minute)
 	if d := w.decide(body); d.Reason != Affinity || d.UnsteeredChoice.Addr != w.slots[used].Worker.Addr {
-		t.Errorf("who has seen the image: %+v", d)
+		t.Errorf("who has seen the image: got %+v, want d.Reason == Affinity, d.UnsteeredChoice.Addr == w.slots[used].Worker.Addr", d)
 	}
 }
 
@@ -321,7 +322,8 @@ func TestReportWithoutFiles(t *testing.T) {
 	r := w.opt.Report.Report()
 	const prompt = blocks*16 + 3
 	if s, l := r.Steered, r.Unsteered; s.Known != 1 || s.Prompt != prompt || l.Known != 2 || l.Prompt != 2*prompt || l.Cached != blocks*16 {
-		t.Errorf("tokens of the arms: %+v, %+v", r.Steered, r.Unsteered)
+		t.Errorf("tokens of the arms: %+v, %+v, want s.Known == 1, s.Prompt == prompt, l.Known == 2, l.Prompt == 2*prompt, l.Cached == blocks*16",
+			r.Steered, r.Unsteered)
 	}
 	if r.Would.Requests != 2 || r.Would.Better != 1 || r.Would.Spared != blocks*16 {
 		t.Errorf("what the choice would have found: got %+v, want Requests 2, Better 1, Spared %d", r.Would, blocks*16)

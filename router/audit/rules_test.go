@@ -278,11 +278,12 @@ func TestUnproven(t *testing.T) {
 	b = newJudges(t)
 	for i := range mostBeside {
 		if !unproven(text) || !b.class.Standing().CountUnproven() {
-			t.Fatalf("request %d of %d is not remembered", i, mostBeside)
+			t.Fatalf("request %d of %d is not remembered, want unproven(text), b.class.Standing().CountUnproven()", i, mostBeside)
 		}
 	}
 	if unproven(text) || b.class.Standing().CountUnproven() {
-		t.Errorf("more than %d requests are remembered where nothing proves a rule", mostBeside)
+		t.Errorf("more than %d requests are remembered where nothing proves a rule, want !unproven(text), !b.class.Standing().CountUnproven()",
+			mostBeside)
 	}
 }
 

@@ -173,7 +173,7 @@ func TestMisplacedEnds(t *testing.T) {
 	}
 	for _, m := range b.a.Misplaced() {
 		if m.Since.IsZero() || m.Requests < fewPlaced {
-			t.Errorf("%+v", m)
+			t.Errorf("got %+v, want !m.Since.IsZero(), m.Requests >= fewPlaced", m)
 		}
 	}
 	if f := b.a.Findings(); len(f) == 0 || f[0].Verdict != Elsewhere || f[0].Says == "" {
@@ -240,7 +240,8 @@ func TestLate(t *testing.T) {
 	}
 	b.now = b.now.Add(latePatience)
 	if b.a.judge(b.now) || len(b.a.mayBeLate) > 0 || len(b.a.Late()) > 0 {
-		t.Errorf("%d requests may be late after %v; %+v", len(b.a.mayBeLate), latePatience, b.a.Late())
+		t.Errorf("%d requests may be late after %v; %+v, want !b.a.judge(b.now), len(b.a.mayBeLate) <= 0, len(b.a.Late()) <= 0",
+			len(b.a.mayBeLate), latePatience, b.a.Late())
 	}
 }
 

@@ -106,7 +106,7 @@ func TestForm(t *testing.T) {
 		}
 	}
 	if string(got["v"]) != "1" || !bytes.Contains(got["images"], []byte(`"offset":3,"tokens":100`)) {
-		t.Error(text)
+		t.Errorf("got %q, want string(got[\"v\"]) == \"1\", bytes.Contains(got[\"images\"], []byte(`\"offset\":3,\"tokens\":100`))", text)
 	}
 }
 

@@ -138,7 +138,8 @@ func TestPathMedia(t *testing.T) {
 		t.Fatalf("%d and %d media, want 3, 2", len(a.Media), len(b.Media))
 	}
 	if a.Media[0].ID != b.Media[1].ID || a.Media[1].ID != b.Media[0].ID || a.Media[0].ID == a.Media[1].ID {
-		t.Errorf("%+v, %+v", a.Media, b.Media)
+		t.Errorf("got %+v, %+v, want a.Media[0].ID == b.Media[1].ID, a.Media[1].ID == b.Media[0].ID, a.Media[0].ID != a.Media[1].ID",
+			a.Media, b.Media)
 	}
 	for i, want := range []int32{0, 640 * 480, 640 * 480} {
 		if n := a.Steps[a.Media[i].Step].Bytes; n != want {
@@ -167,7 +168,8 @@ func TestPathGrows(t *testing.T) {
 	} {
 		short, long := pathOf(t, h, Head{}, c[0]), pathOf(t, h, Head{}, c[1])
 		if shared(short, long) != len(short) || len(long) <= len(short) || !long[len(short)].Answer {
-			t.Errorf("%s: %d of %d steps shared, then %+v", name, shared(short, long), len(short), long[len(short):])
+			t.Errorf("%s: %d of %d steps shared, then %+v, want shared(short, long) == len(short), len(long) > len(short), long[len(short)].Answer",
+				name, shared(short, long), len(short), long[len(short):])
 		}
 	}
 	ids := func(n int) string {

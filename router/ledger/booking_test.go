@@ -310,7 +310,7 @@ func TestAnotherAtTheAddress(t *testing.T) {
 	f.Book("d", Booking{Slot: next.Slots[0], Work: fleet.Work{Tokens: 10, Context: 10}})
 	for _, id := range []string{"a", "b"} {
 		if b, moved, ok := f.Confirm(id, old.Addr, 1); !ok || moved != nil || b.Slot != old.Slots[0] {
-			t.Errorf("%s: %+v, moved %+v, %v", id, b, moved, ok)
+			t.Errorf("%s: %+v, moved %+v, %v, want ok, moved == nil, b.Slot == old.Slots[0]", id, b, moved, ok)
 		}
 		if w := f.FailedAt(id, old.Addr); w != old {
 			t.Errorf("%s failed at %p, want %p", id, w, old)

@@ -126,7 +126,7 @@ func TestDirect(t *testing.T) {
 	<-b.done
 	await(t, "what waited was sent", c.has("all c bye"))
 	if !a.has("bye")() || !b.has("all")() {
-		t.Errorf("a heard %q, b %q", a.heard, b.heard)
+		t.Errorf(`a heard %q, b %q, want a.has("bye")(), b.has("all")()`, a.heard, b.heard)
 	}
 	c.srv.Stop()
 	await(t, "a reaches b alone", a.reaches(1))

@@ -127,12 +127,13 @@ func TestPathsTravel(t *testing.T) {
 	bookings := b.router.Replicas().Bookings()
 	b.Receive(appendShared(messageHead("HOSTILE1"), long))
 	if n := b.router.Replicas().Bookings(); n != bookings+1 || b.lessons("unread") != unread {
-		t.Errorf("the longest path: %d bookings more", n-bookings)
+		t.Errorf(`the longest path: got %d bookings more, want n == bookings+1, b.lessons("unread") == unread`, n-bookings)
 	}
 	m := appendLocals(append(messageHead("HOSTILE2"), kindPath), make([]uint64, learned.MaxSteps+1))
 	b.Receive(appendShared(m, long))
 	if n := b.router.Replicas().Bookings(); n != bookings+1 || b.lessons("unread") != unread+1 {
-		t.Errorf("a path that is too long: %d bookings more, %d unread", n-bookings-1, b.lessons("unread")-unread)
+		t.Errorf(`a path that is too long: %d bookings more, %d unread, want n == bookings+1, b.lessons("unread") == unread+1`,
+			n-bookings-1, b.lessons("unread")-unread)
 	}
 }
 
@@ -185,7 +186,8 @@ func TestLessonsAreChecked(t *testing.T) {
 		change(l)
 		r.Receive(appendLesson(append(messageHead("AAAAAAAA"), kindState, flagWhole, 0), h.secret.Key().ID, l))
 		if n := r.lessons("unread"); n != 1 || r.lessons(lessonsTaken) != 0 || len(r.router.Replicas().LearnedSnapshot(MostHeld)) != 8 {
-			t.Errorf("%s: %d unread, %d taken", name, n, r.lessons(lessonsTaken))
+			t.Errorf("%s: %d unread, %d taken, want n == 1, r.lessons(lessonsTaken) == 0, len(r.router.Replicas().LearnedSnapshot(MostHeld)) == 8",
+				name, n, r.lessons(lessonsTaken))
 		}
 	}
 }

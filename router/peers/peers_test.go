@@ -144,7 +144,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("it never came: " + what)
+			t.Fatalf("got %q, want !time.Now().After(end)", "it never came: "+what)
 		}
 	}
 }
