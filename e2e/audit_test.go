@@ -87,10 +87,10 @@ func TestAuditNamesTheDifference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f.Get("verdict").Str != "span" || f.Get("ours").Int() >= f.Get("theirs").Int() || f.Get("position").Int() == 0 {
-		t.Errorf("%s", f.Raw)
+		t.Errorf(`got %s, want f.Get("verdict").Str == "span", f.Get("ours").Int() < f.Get("theirs").Int(), f.Get("position").Int() != 0`, f.Raw)
 	}
 	if page, err := lab.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), f.Get("says").Str[:20]) {
-		t.Errorf("the page does not say it: %v", err)
+		t.Errorf(`the page does not say it: got %v, want no error, strings.Contains(string(page), f.Get("says").Str[:20])`, err)
 	}
 
 	taught := func() float64 { return metric(t, l, "sightline_learned_requests_total", `"learned"`) }

@@ -91,7 +91,7 @@ func TestSightlineAway(t *testing.T) {
 				at = strings.TrimSuffix(path, chatPath) + at
 				r := w.send(w.client, "POST", at, chat(script{}), header)
 				if refused := name == "fail_closed" && !strings.HasSuffix(at, chatPath); r.err != nil || (r.status == http.StatusOK) == refused {
-					t.Errorf("%s: %v, status %d", at, r.err, r.status)
+					t.Errorf("%s: %v, status %d, want no error, (r.status == http.StatusOK) != refused", at, r.err, r.status)
 				}
 				seen("up, "+at, r)
 			}

@@ -101,7 +101,8 @@ func TestNothingToWarnOf(t *testing.T) {
 	}
 	for line := range strings.Lines(log.String()) {
 		if strings.Contains(line, `"level":"warn"`) || strings.Contains(line, `"level":"error"`) {
-			t.Error(fmt.Sprint("normal work warns: ", line))
+			t.Errorf("got %q, want !strings.Contains(line, `\"level\":\"warn\"`), !strings.Contains(line, `\"level\":\"error\"`)",
+				fmt.Sprint("normal work warns: ", line))
 		}
 	}
 }
@@ -142,7 +143,7 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 		p.Stop()
 		at := slices.IndexFunc(checks, func(r doctor.Result) bool { return r.Code == c.code })
 		if r := checks[at]; r.Verdict != doctor.Error || !strings.Contains(strings.Join(r.Evidence, "\n"), c.evidence) || r.Fix == "" {
-			t.Errorf("%+v", r)
+			t.Errorf(`got %+v, want r.Verdict == doctor.Error, strings.Contains(strings.Join(r.Evidence, "\n"), c.evidence), r.Fix != ""`, r)
 		}
 	}
 	for _, c := range []struct {
@@ -166,7 +167,7 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 		}
 		t.Logf("Sightline %s: %v, %q", c.what, took, r.Evidence)
 		if res, err := l.Do(getOf(t, l.URL+"/v1/models")); err != nil || res.StatusCode != http.StatusOK {
-			t.Errorf("Sightline %s: Envoy does not answer: %v", c.what, err)
+			t.Errorf("Sightline %s: Envoy does not answer: %v, want no error, res.StatusCode == http.StatusOK", c.what, err)
 		} else {
 			res.Body.Close()
 		}
@@ -214,7 +215,7 @@ func doctored(t *testing.T, bin, file string, args ...string) (checks []doctor.R
 	out, err := cmd.Output()
 	var said struct{ Checks []doctor.Result }
 	if json.Unmarshal(out, &said) != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("got %v: %s, want no error", err, out)
 	}
 	return said.Checks, cmd.ProcessState.ExitCode()
 }

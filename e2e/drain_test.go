@@ -78,7 +78,7 @@ func TestBackAtOnce(t *testing.T) {
 		eventually(t, "Envoy sees that it is back", healthy("1"))
 		body, stream := request(i)
 		if r := s.send(body, stream, 30*time.Second); r.failed() || !r.decided {
-			t.Errorf("the first request then: status %d, %v, decided: %v", r.status, r.err, r.decided)
+			t.Errorf("the first request then: status %d, %v, decided: %v, want !r.failed(), r.decided", r.status, r.err, r.decided)
 		}
 	}
 }

@@ -103,7 +103,8 @@ func TestExplainRunning(t *testing.T) {
 
 	code, routed = call("/v1/route?book=true", string(raw))
 	if code != 200 || !routed.Get("booked").Bool() || inFlight(t, l.Admin) != 1 {
-		t.Errorf("booked: %d %s, %d in flight", code, routed.Raw, inFlight(t, l.Admin))
+		t.Errorf(`booked: %d %s, %d in flight, want code == 200, routed.Get("booked").Bool(), inFlight(t, l.Admin) == 1`,
+			code, routed.Raw, inFlight(t, l.Admin))
 	}
 	if code, said := call("/v1/route/"+routed.Get("id").Str+"/end", `{"cached_tokens":1024,"prompt_tokens":1100}`); code != 204 ||
 		inFlight(t, l.Admin) != 0 {
@@ -111,7 +112,7 @@ func TestExplainRunning(t *testing.T) {
 	}
 	if got := gjson.Parse(explain("", "--id", routed.Get("id").Str, "--json")); got.Get("reported_cached_tokens").Int() != 1024 ||
 		got.Get("code").Int() != 200 {
-		t.Errorf("after its end: %s", got.Raw)
+		t.Errorf(`after its end: got %s, want got.Get("reported_cached_tokens").Int() == 1024, got.Get("code").Int() == 200`, got.Raw)
 	}
 	for path, want := range map[string]int{"/v1/route?path=/v1/embeddings": 400, "/v1/route/unknown/end": 404, "/explain?path=/health": 400} {
 		if code, said := call(path, string(raw)); code != want {

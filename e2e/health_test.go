@@ -334,7 +334,7 @@ func TestWorkerDrains(t *testing.T) {
 		t.Errorf("%d requests went to a worker that drains, want 0", n)
 	}
 	if rows := page(t, admin, "/workers"); !strings.Contains(rows, "health check: 503") || inFlight(t, admin) == 0 {
-		t.Errorf("not shown: %s", rows)
+		t.Errorf(`not shown: got %s, want strings.Contains(rows, "health check: 503"), inFlight(t, admin) != 0`, rows)
 	}
 	close(draining.hold("to the end"))
 	if r := <-held; r.status != http.StatusOK {

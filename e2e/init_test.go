@@ -101,7 +101,7 @@ func TestFilesOnly(t *testing.T) {
 	const args = "init, --files-only, /etc/sightline/sightline.yaml"
 	manifest, err := os.ReadFile("../examples/kubernetes/files/kustomization.yaml")
 	if err != nil || !strings.Contains(string(manifest), "args: ["+args+"]") {
-		t.Fatalf("%v: its args are not %s", err, args)
+		t.Fatalf(`%v: its args are not %s, want no error, strings.Contains(string(manifest), "args: ["+args+"]")`, err, args)
 	}
 	text, err := os.ReadFile("../examples/kubernetes/base/sightline.yaml")
 	if err != nil {

@@ -62,7 +62,7 @@ func TestSwappedEventSockets(t *testing.T) {
 			}
 			one := gjson.Get(page, `#(code=="SL0308")`)
 			if what := one.Get("what").Str; !strings.Contains(what, "worker-1, worker-2") || !strings.Contains(one.Get("fix").Str, "events.zmq") {
-				t.Error(one.Raw)
+				t.Errorf(`got %q, want strings.Contains(what, "worker-1, worker-2"), strings.Contains(one.Get("fix").Str, "events.zmq")`, one.Raw)
 			}
 			if n := len(gjson.Parse(page).Array()); n != 1 {
 				t.Errorf("something else is said to be wrong as well: %q; got %d, want 1", page, n)
@@ -119,7 +119,7 @@ func TestSlowWorkerIsNamed(t *testing.T) {
 	checks, _ := doctored(t, l.Self(), l.Config(), "--no-canary")
 	at := slices.IndexFunc(checks, func(c doctor.Result) bool { return c.Code == "SL0110" })
 	if !strings.Contains(strings.Join(checks[at].Evidence, "\n"), "worker-2: computes prompts much slower") {
-		t.Errorf("%+v", checks[at])
+		t.Errorf(`got %+v, want strings.Contains(strings.Join(checks[at].Evidence, "\n"), "worker-2: computes prompts much slower")`, checks[at])
 	}
 }
 

@@ -172,7 +172,8 @@ func TestRealSidecar(t *testing.T) {
 		t.Errorf("prefill named at %q: %v", named, others)
 	}
 	if !at.body.Get("kv_transfer_params").Exists() || at.body.Get("max_tokens").Int() != 2 {
-		t.Errorf("decoded with %s of %d tokens", at.body.Get("kv_transfer_params"), at.body.Get("max_tokens").Int())
+		t.Errorf(`decoded with %s of %d tokens, want at.body.Get("kv_transfer_params").Exists(), at.body.Get("max_tokens").Int() == 2`,
+			at.body.Get("kv_transfer_params"), at.body.Get("max_tokens").Int())
 	}
 	if at, others := ask(text(0)); len(others) != 0 || at.header.Get(extproc.HeaderPrefiller) != "" ||
 		at.body.Get("kv_transfer_params").Exists() {

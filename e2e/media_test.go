@@ -225,7 +225,8 @@ func TestRelay(t *testing.T) {
 			}
 			two := post(t, l, request("relay-two", "Which is nicer?", imagePart(host+"/a.jpg", nil), imagePart(host+"/b.jpg", nil)), nil)
 			if d := lastDecision(t, l); two.status != 200 || int(d.Get("cached_tokens").Int()) != two.cached {
-				t.Errorf("two images: status %d, %d cached, decision %s", two.status, two.cached, d.Raw)
+				t.Errorf(`two images: status %d, %d cached, decision %s, want two.status == 200, int(d.Get("cached_tokens").Int()) == two.cached`,
+					two.status, two.cached, d.Raw)
 			}
 			for i, url := range []string{host + "/c.jpg?sig=mine", host + "/c.jpg"} {
 				post(t, l, request(fmt.Sprint("relay-signed-", i), "What is this?", imagePart(url, nil)), nil)

@@ -69,7 +69,7 @@ func TestMediaSoak(t *testing.T) {
 		t.Errorf("%v streams ended without a decision", n)
 	}
 	if d := lastDecision(t, l); d.Get("prompt_tokens").Int() < 1500 || d.Get("cached_tokens").Int() < 1400 {
-		t.Errorf("the last decision: %s", d.Raw)
+		t.Errorf(`the last decision: got %s, want d.Get("prompt_tokens").Int() >= 1500, d.Get("cached_tokens").Int() >= 1400`, d.Raw)
 	}
 	eventually(t, "no request is left with Sightline", func() bool {
 		stats, err := lab.Get("http://" + l.EnvoyAdmin +

@@ -66,7 +66,7 @@ func TestNATSOutage(t *testing.T) {
 				}
 			}
 			if page, err := lab.Get("http://" + r.admin + "/"); err != nil || !strings.Contains(string(page), "SL0601") {
-				t.Errorf("the page does not blame NATS (SL0601): %v", err)
+				t.Errorf(`the page does not blame NATS (SL0601): got %v, want no error, strings.Contains(string(page), "SL0601")`, err)
 			}
 			checks, _ := doctored(t, s.bin, r.file, "--no-canary")
 			for _, c := range checks {

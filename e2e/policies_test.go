@@ -101,7 +101,7 @@ func TestPolicies(t *testing.T) {
 		fmt.Sprintf(`sightline_slo_decisions_total{model=%q,outcome="late"} 1`, lab.ModelName),
 	} {
 		if err != nil || !bytes.Contains(page, []byte(want)) {
-			t.Errorf("not in /metrics: %s (%v)", want, err)
+			t.Errorf("not in /metrics: %s (%v), want no error, bytes.Contains(page, []byte(want))", want, err)
 		}
 	}
 }

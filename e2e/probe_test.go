@@ -26,7 +26,7 @@ func TestWorkersAreProbed(t *testing.T) {
 	}
 	for _, r := range rows {
 		if r.Get("verdict").Str != "equal" || r.Get(`findings.#(what=="an image").verdict`).Str != "equal" {
-			t.Errorf("%s", r.Raw)
+			t.Errorf("got %s, want r.Get(\"verdict\").Str == \"equal\", r.Get(`findings.#(what==\"an image\").verdict`).Str == \"equal\"", r.Raw)
 		}
 	}
 	if got := ask(t, l, "How large is it?", dataURL(photo(41))); got.status != 200 {
@@ -79,10 +79,11 @@ func TestModelDirectoryChanges(t *testing.T) {
 	}
 	if at := row.Get(`findings.#(what=="one turn").difference.position`); !at.Exists() || at.Int() != 0 ||
 		row.Get(`findings.#(what=="text").verdict`).Str != "equal" {
-		t.Errorf("%s", row.Raw)
+		t.Errorf("got %s, want at.Exists(), at.Int() == 0, row.Get(`findings.#(what==\"text\").verdict`).Str == \"equal\"", row.Raw)
 	}
 	if page, err := lab.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), "one turn: differs, at token 0") {
-		t.Errorf("the page does not name the difference: %v", err)
+		t.Errorf(`the page does not name the difference: got %v, want no error, strings.Contains(string(page), "one turn: differs, at token 0")`,
+			err)
 	}
 	if got := ask(t, l, "Still there?"); got.status != 200 {
 		t.Errorf("got %+v, want status 200", got)

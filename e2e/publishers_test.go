@@ -100,7 +100,7 @@ func TestAlmostCompatiblePublishers(t *testing.T) {
 	for i, form := range forms {
 		row := rows.Get(fmt.Sprint(i))
 		if row.Get("name").Str != form.name || !strings.Contains(row.Get("events_error").Str, form.says) {
-			t.Errorf("%s: %s", form.name, row)
+			t.Errorf(`got %s: %s, want row.Get("name").Str == form.name, strings.Contains(row.Get("events_error").Str, form.says)`, form.name, row)
 		}
 		named := func() bool {
 			for line := range strings.Lines(log()) {

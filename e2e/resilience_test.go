@@ -240,7 +240,7 @@ func TestPanicInADecision(t *testing.T) {
 		t.Errorf("a panic in a decision: got %v, status %d, want no error, 200", r.err, r.status)
 	}
 	if r := w.post(chat(script{Targets: w.addrs()}), nil); r.id() == "" || r.Worker != w.addrs()[0] {
-		t.Errorf("the request after: decision %q", r.id())
+		t.Errorf(`the request after: decision %q, want r.id() != "", r.Worker == w.addrs()[0]`, r.id())
 	}
 }
 
@@ -296,7 +296,8 @@ func TestFullFleet(t *testing.T) {
 	var r reply
 	eventually(t, "a request is shed", func() bool { r = w.post(body, nil); return r.err == nil && r.status == 429 })
 	if r.header.Get("retry-after") != "1" || !strings.Contains(string(r.body), "rate_limit_error") {
-		t.Errorf("with all full: %v, %s", r.header, r.body)
+		t.Errorf(`with all full: %v, %s, want r.header.Get("retry-after") == "1", strings.Contains(string(r.body), "rate_limit_error")`,
+			r.header, r.body)
 	}
 	for _, x := range w.workers {
 		close(x.hold("full"))

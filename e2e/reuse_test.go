@@ -33,12 +33,14 @@ func TestPromptLogprobsForgetNothing(t *testing.T) {
 		}
 		r := post(t, l, body, nil)
 		if d := lastDecision(t, l); r.status != 200 || r.cached != 0 || d.Get("cached_tokens").Int() != 0 {
-			t.Errorf("%v: status %d, %d cached, decision %s", fields, r.status, r.cached, d.Raw)
+			t.Errorf(`%v: status %d, %d cached, decision %s, want r.status == 200, r.cached == 0, d.Get("cached_tokens").Int() == 0`,
+				fields, r.status, r.cached, d.Raw)
 		}
 	}
 	again := ask(t, l, "What is this?", url)
 	if d := lastDecision(t, l); again.cached < 380 || d.Get("cached_tokens").Int() != int64(again.cached) {
-		t.Errorf("afterwards: worker %d, %d cached, decision %s", again.worker, again.cached, d.Raw)
+		t.Errorf(`afterwards: worker %d, %d cached, decision %s, want again.cached >= 380, d.Get("cached_tokens").Int() == int64(again.cached)`,
+			again.worker, again.cached, d.Raw)
 	}
 	if n := held(); n < before || metric(t, l, "sightline_blocks_corrected_total", "") != 0 ||
 		metric(t, l, "sightline_cached_tokens_reported_total", "fewer") != 0 {

@@ -52,7 +52,7 @@ func TestRollout(t *testing.T) {
 		}},
 		{"all", map[string]any{}, func(t *testing.T, r report.Report) {
 			if r.Unsteered.Requests != 0 || r.Would.Requests != 0 || share(r.Steered) < 0.5 {
-				t.Errorf("%+v", r)
+				t.Errorf("got %+v, want r.Unsteered.Requests == 0, r.Would.Requests == 0, share(r.Steered) >= 0.5", r)
 			}
 		}},
 	} {
@@ -122,7 +122,7 @@ func TestRollout(t *testing.T) {
 			}
 			text, err = exec.Command(l.Self(), "report", "--admin", l.Admin, "--since", "1h", "--model", lab.ModelName).Output()
 			if err != nil || strings.Contains(string(text), "Nothing to report") {
-				t.Errorf("%v: %s", err, text)
+				t.Errorf(`got %v: %s, want no error, !strings.Contains(string(text), "Nothing to report")`, err, text)
 			}
 			t.Logf("%s", text)
 		})

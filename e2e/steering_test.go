@@ -35,7 +35,8 @@ func TestPickIsObeyed(t *testing.T) {
 					t.Fatalf("%s: %v, status %d from %q, want %q", name, r.err, r.status, r.Worker, addr)
 				}
 				if r.Path != "/v1/chat/completions?x=1" || r.id() == "" || r.Headers["X-Target-Worker"] != nil {
-					t.Errorf("%s: the worker saw %s, %v", name, r.Path, r.Headers)
+					t.Errorf(`%s: the worker saw %s, %v, want r.Path == "/v1/chat/completions?x=1", r.id() != "", r.Headers["X-Target-Worker"] == nil`,
+						name, r.Path, r.Headers)
 				}
 			}
 		}
@@ -250,7 +251,7 @@ func TestMalformedHTTP2SteersNothing(t *testing.T) {
 		}
 		if status, err := w.sendFields(hpack.HeaderField{Name: "x-mine", Value: "1"}, true); err != nil || status != "200" ||
 			w.workers[0].served.Load() != before+1 {
-			t.Errorf("a well-formed one: status %q, %v", status, err)
+			t.Errorf(`a well-formed one: status %q, %v, want no error, status == "200", w.workers[0].served.Load() == before+1`, status, err)
 		}
 	}
 	t.Run("down", check)
@@ -386,7 +387,8 @@ func TestRefusalIsJSON(t *testing.T) {
 			t.Errorf("%d: %v, status %d, body %s", status, r.err, r.status, r.body)
 		}
 		if r.header.Get("content-type") != "application/json" || r.header.Get("retry-after") != retry {
-			t.Errorf("%d: headers %v", status, r.header)
+			t.Errorf(`%d: headers %v, want r.header.Get("content-type") == "application/json", r.header.Get("retry-after") == retry`,
+				status, r.header)
 		}
 	}
 }

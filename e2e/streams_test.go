@@ -106,7 +106,7 @@ func TestAgentRestarts(t *testing.T) {
 		t.Errorf("the router began anew %v times, want 0", n)
 	}
 	if text, _ := agent("/state"); gjson.Get(text, "worker").Str != "worker-2" || gjson.Get(text, "ranks.0.published.Blocks").Int() == 0 {
-		t.Error(text)
+		t.Errorf(`got %q, want gjson.Get(text, "worker").Str == "worker-2", gjson.Get(text, "ranks.0.published.Blocks").Int() != 0`, text)
 	}
 }
 

@@ -88,7 +88,7 @@ func TestRouteTimeout(t *testing.T) {
 		t.Errorf("first of all: %t; got %s, want an error with 504 and the timeout", first, one.Raw)
 	}
 	if page, err := lab.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), "SL0001") {
-		t.Errorf("the page does not say it: %v", err)
+		t.Errorf(`the page does not say it: got %v, want no error, strings.Contains(string(page), "SL0001")`, err)
 	}
 	if metric(t, l, "sightline_findings", `code="SL0001"`) == 0 {
 		t.Error("no metric counts it")

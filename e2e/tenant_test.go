@@ -55,7 +55,8 @@ func TestTenants(t *testing.T) {
 	first, saltOfA := ask(a, "")
 	held := first.prompt / 16 * 16
 	if first.cached != 0 || !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(saltOfA) {
-		t.Errorf("first: %d cached, salt %q", first.cached, saltOfA)
+		t.Errorf("first: %d cached, salt %q, want first.cached == 0, regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(saltOfA)",
+			first.cached, saltOfA)
 	}
 	blocks := held
 	for _, c := range []struct {

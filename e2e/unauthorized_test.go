@@ -51,7 +51,7 @@ func TestOneWorkerUnauthorized(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if page, err := lab.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), why) {
-		t.Errorf("the page does not say %q: %v", why, err)
+		t.Errorf("the page does not say %q: %v, want no error, strings.Contains(string(page), why)", why, err)
 	}
 	if !strings.Contains(log.String(), "worker worker-1 is failing") || !strings.Contains(log.String(), why) {
 		t.Errorf("the log does not say %q", why)

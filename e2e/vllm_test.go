@@ -226,7 +226,7 @@ func (r *realRun) probed(engines int) {
 	}
 	for _, row := range rows {
 		if row.Get("verdict").Str != "equal" || !row.Get(`findings.#(what=="an image")`).Exists() {
-			t.Errorf("%s", row.Raw)
+			t.Errorf("got %s, want row.Get(\"verdict\").Str == \"equal\", row.Get(`findings.#(what==\"an image\")`).Exists()", row.Raw)
 		}
 		r.probes += len(row.Get(`findings.#(verdict=="equal")#`).Array())
 	}

@@ -119,7 +119,8 @@ func TestConversations(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(out), &said); err != nil || said.Requests != len(e.bodies)-before || said.Failed != 0 ||
 		said.HitRate <= 0 || said.First["p99_ms"] <= 0 {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf(`got %v: %s, want no error, said.Requests == len(e.bodies)-before, said.Failed == 0, said.HitRate > 0, said.First["p99_ms"] > 0`,
+			err, out)
 	}
 }
 
@@ -144,7 +145,7 @@ func TestImagesOfBothSides(t *testing.T) {
 		urls[url]++
 	}
 	if len(urls) < 8 || len(urls) > len(with.bodies) {
-		t.Errorf("%d images in %d requests", len(urls), 2*len(with.bodies))
+		t.Errorf("%d images in %d requests, want len(urls) >= 8, len(urls) <= len(with.bodies)", len(urls), 2*len(with.bodies))
 	}
 }
 

@@ -205,7 +205,7 @@ func TestSummary(t *testing.T) {
 	}}
 	s := r.Summarise(20*time.Second, time.Hour)
 	if s.TTFT.N != 3 || s.TTFT.P50 != 2*time.Second || s.Failed != 1 || s.Rate != 2./40 || s.Skew != 1.5 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v, want s.TTFT.N == 3, s.TTFT.P50 == 2*time.Second, s.Failed == 1, s.Rate == 2./40, s.Skew == 1.5", s)
 	}
 	if s.Classes[warm].N != 1 || s.Classes[cold].P99 != 4*time.Second || s.Classes[short].N != 1 {
 		t.Errorf("classes %+v, want [warm].N 1, [cold].P99 %v, [short].N 1", s.Classes, 4*time.Second)

@@ -90,7 +90,7 @@ func TestReplay(t *testing.T) {
 			t.Errorf("%s: round robin was logged, and is played otherwise: got %v, want [0] %d", c.name, row, row[4])
 		}
 		if told := numbers(t, out.String(), "For "); told[1] != told[2] || told[1] != row[1] {
-			t.Errorf("%s: engines told otherwise: %v, %v", c.name, told, row)
+			t.Errorf("%s: engines told otherwise: %v, %v, want told[1] == told[2], told[1] == row[1]", c.name, told, row)
 		}
 		if more := numbers(t, out.String(), "Against what was logged:"); more[0] != row[2]-row[0] {
 			t.Errorf("%s: got %d tokens more, of %v, want %d", c.name, more[0], row, row[2]-row[0])

@@ -45,7 +45,7 @@ func TestReadTrace(t *testing.T) {
 		prepare(trace, 16)
 		a, b := trace[0].blocks, trace[1].blocks
 		if !slices.Equal(a[:32], b[:32]) || a[32] == b[32] {
-			t.Errorf("%s: the first 512 tokens are not equal, or the next ones are", name)
+			t.Errorf("%s: the first 512 tokens are not equal, or the next ones are, want slices.Equal(a[:32], b[:32]), a[32] != b[32]", name)
 		}
 		trace[1].Adapter = 9
 		prepare(trace, 16)

@@ -109,7 +109,7 @@ func TestMutePublisher(t *testing.T) {
 				t.Helper()
 				for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 					if time.Now().After(end) {
-						t.Fatalf("%s: %+v", what, f.Stats())
+						t.Fatalf("got %s: %+v, want !time.Now().After(end)", what, f.Stats())
 					}
 				}
 			}

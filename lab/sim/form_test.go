@@ -55,7 +55,7 @@ func TestOldSGLang(t *testing.T) {
 	call(t, w, "POST", "/v1/chat/completions", chat(words(13, "a"), `,"max_tokens":1`))
 	got := replay(t, w.ReplayAddr(), 0)
 	if len(got) != 3 || len(got[1]) != 3 { // cleared, stored, the end
-		t.Fatalf("%d replies: %v", len(got), got)
+		t.Fatalf("%d replies: %v, want len(got) == 3, len(got[1]) == 3", len(got), got)
 	}
 	if status, _ := call(t, w, "GET", "/server_info", ""); status != 404 {
 		t.Errorf("/server_info answers %d, want 404", status)

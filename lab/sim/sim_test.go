@@ -168,7 +168,7 @@ func TestAnswerForms(t *testing.T) {
 	_, body = call(t, w, "POST", "/v1/completions", `{"prompt":"x1 x2 x3 x4 x5","max_tokens":2,"stream":true}`)
 	chunks = sse(t, body)
 	if len(chunks) != 2 || chunks[0].Get("choices.0.text").Str == "" {
-		t.Errorf("completions, streamed: %s", body)
+		t.Errorf(`completions, streamed: got %s, want len(chunks) == 2, chunks[0].Get("choices.0.text").Str != ""`, body)
 	}
 	_, body = call(t, w, "POST", "/tokenize", `{"prompt":"x1 x2 x3"}`)
 	if gjson.Get(body, "count").Int() != 3 {
@@ -215,7 +215,7 @@ func sse(t *testing.T, body string) []gjson.Result {
 			break
 		}
 		if !ok || !gjson.Valid(data) {
-			t.Fatalf("not an event: %q", e)
+			t.Fatalf("not an event: got %q, want ok, gjson.Valid(data)", e)
 		}
 		chunks = append(chunks, gjson.Parse(data))
 	}
@@ -597,7 +597,7 @@ func TestOtherAPIs(t *testing.T) {
 	}
 	if chunks := sse(t, ask("/v1/chat/completions", named+`,"stream":true`)); len(chunks) != 1 ||
 		chunks[0].Get("choices.0.delta.tool_calls.0.function.arguments").Str == "" {
-		t.Errorf("%v", chunks)
+		t.Errorf(`got %v, want len(chunks) == 1, chunks[0].Get("choices.0.delta.tool_calls.0.function.arguments").Str != ""`, chunks)
 	}
 	ask("/v1/chat/completions", "")
 	if status, _ := call(t, w, "POST", responsesPath, chat("a", "")); status != 503 {

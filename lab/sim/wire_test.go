@@ -183,7 +183,8 @@ func TestEventsTellTheTruth(t *testing.T) {
 					case "BlockStored":
 						hashes := e.hashes()
 						if len(e.tokens()) != 4*len(hashes) || len(e["extra_keys"].([]any)) != len(hashes) || number(e["block_size"]) != 4 {
-							t.Fatalf("%v", e)
+							t.Fatalf(`got %v, want len(e.tokens()) == 4*len(hashes), len(e["extra_keys"].([]any)) == len(hashes), number(e["block_size"]) == 4`,
+								e)
 						}
 						if (e["session_id"] == "s") != (version >= "0.30") {
 							t.Errorf("session %v", e["session_id"])
