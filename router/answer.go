@@ -38,7 +38,6 @@ func (p *plan) answer() {
 	if ids := l.read.prompt.IDs; d.CachedTokens == 0 && len(ids) >= beginTokens {
 		d.Begins = uint32(maphash.Comparable(p.beginSeed, [beginTokens]uint32(ids)))
 	}
-	d.Images, d.ImagesHeld = len(l.images), best.ImagesHeld
 	held, why := regret(o, c, &p.list)
 	d.HeldTokens = min(held, l.usable())
 	if d.HeldTokens > d.CachedTokens {

@@ -367,9 +367,7 @@ func addImages(images []placedMedium, seen *sightings, list []*fleet.Slot, slots
 			c := &slots[j]
 			switch {
 			case md.end > 0 && md.end <= c.Predicted:
-				c.ImagesHeld++
 			case by.holds(list[c.Slot]):
-				c.ImagesHeld++
 				c.Seen += md.Tokens
 			default:
 				c.Encode += md.Tokens // all of it, even if a single token is missing

@@ -94,10 +94,8 @@ type Decision struct {
 	Asked         string
 	Engine        string // the chosen worker's: vllm, sglang or trtllm; "": no worker is chosen
 	BodyBytes     int    // of the body, all messages together
-	Images        int    // of the prompt, at most 64; ImagesHeld need not be encoded by Targets[0], whose caches have them
-	ImagesHeld    int
-	PromptTokens  int // 0: not known
-	CachedTokens  int // predicted to be cached on Targets[0]
+	PromptTokens  int    // 0: not known
+	CachedTokens  int    // predicted to be cached on Targets[0]
 	MatchedBlocks int
 	// OffloadedTokens is the part of CachedTokens that Targets[0] has to fetch from a lower tier.
 	OffloadedTokens int

@@ -33,17 +33,16 @@ const (
 
 // Overlap is what a slot has of a prompt, in tokens, whatever its load.
 type Overlap struct {
-	Slot       int     // index into Input.Slots
-	Tokens     int     // length of the prompt, which may differ by class
-	Exact      int     // leading tokens held by its events; they count as proof unless Doubtful
-	Predicted  int     // leading tokens held or predicted; ≥ Exact
-	Offloaded  int     // the part of Exact, after what its GPU has, to fetch from its lower tiers, in whole units
-	Unkept     int     // tokens after Predicted that it holds in full attention alone; this prompt makes a hybrid keep their end
-	Encode     int     // image tokens after the cached prefix that it would have to encode
-	Seen       int     // image tokens after the cached prefix that its encoder cache should have
-	ImagesHeld int     // images that it need not encode
-	Again      float64 // requests expected soon that begin with the longest Predicted of all
-	Doubtful   bool    // its events have not come for long
+	Slot      int     // index into Input.Slots
+	Tokens    int     // length of the prompt, which may differ by class
+	Exact     int     // leading tokens held by its events; they count as proof unless Doubtful
+	Predicted int     // leading tokens held or predicted; ≥ Exact
+	Offloaded int     // the part of Exact, after what its GPU has, to fetch from its lower tiers, in whole units
+	Unkept    int     // tokens after Predicted that it holds in full attention alone; this prompt makes a hybrid keep their end
+	Encode    int     // image tokens after the cached prefix that it would have to encode
+	Seen      int     // image tokens after the cached prefix that its encoder cache should have
+	Again     float64 // requests expected soon that begin with the longest Predicted of all
+	Doubtful  bool    // its events have not come for long
 }
 
 // Candidate is one slot as the decision sees it: its overlap, and what its load, its place and other workers' work for it cost.
