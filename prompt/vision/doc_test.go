@@ -55,7 +55,7 @@ Each setting of an image's token count comes from the first of these that has it
 		b.WriteString("\n")
 	}
 	b.WriteString(`
-Images of a family that is *not counted*, and all video and audio, are [learned](fidelity.md#learned).
+*Not counted* images, video and audio are [learned](fidelity.md#learned).
 
 vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. [Comparisons](fidelity.md#comparisons) back these rules, except where there is *no recorded case*.
 `)
