@@ -108,8 +108,8 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	return nil
 }
 
-// lingers is how long a stream stays open after a decision: an Envoy that gives a request up while the answer is on its way says so
-// within 25 ms, with both cores of a machine busy. It costs no measurable CPU time.
+// lingers is how long a stream stays open after a decision, to hear whether Envoy gave the request up before the answer came: it says so
+// within 25 ms, even with both cores of a machine busy. This costs no measurable CPU time.
 const lingers = 100 * time.Millisecond
 
 // linger waits until Envoy has certainly read the decision. If the client leaves before that, Envoy only ends the stream, since

@@ -42,10 +42,10 @@ var callNames = map[string]string{
 // ourDetails begins Envoy's words for a request that Sightline has answered itself.
 const ourDetails = "sightline_"
 
-// maxNoted is how many of the last ones are kept of what is not decided.
+// maxNoted is how many of the last undecided requests and refused calls are kept.
 const maxNoted = 256
 
-// recent keeps the last maxNoted of what was noted.
+// recent keeps the last maxNoted entries.
 type recent[T any] struct {
 	mu   sync.Mutex
 	list [maxNoted]T

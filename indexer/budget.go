@@ -11,8 +11,8 @@ import (
 // leaves first. Time is counted in stored blocks: an epoch is a sixteenth of what the index can hold. A node has the epoch of its
 // last lookup or store (a lookup writes it only if it has changed). Like a clock's hand, a sweep goes over the slots' tables and
 // evicts, slot by slot, the nodes without children that were idle for idleEpochs: sixteen at first, fewer after each round that
-// found nothing. While one of several owners holds more than half of all blocks, only its own are evicted, and it
-// leaves the last 1/16 of the memory to the others: a worker that reports without end pushes nobody out and keeps nobody out.
+// found nothing. While one of several owners holds more than half of all blocks, only its own are evicted, and it may not use
+// the last 1/16 of the memory: a worker that reports without end takes no room from the others.
 //
 // A store that leaves the index above 7/8 of its limit evicts twice as many blocks as it brought. If memory runs out
 // nevertheless, the blocks that do not fit are dropped. Both make the slot partial. Bad at: a long node of which only the

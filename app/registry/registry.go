@@ -74,7 +74,7 @@ type Options struct {
 	// Linger returns how long the index keeps the slot ID of a worker that left from being reused, so that predictions under it,
 	// by decisions that had begun before, expire first. nil: 0
 	Linger func() time.Duration
-	// Dials returns an error for an address to which Envoy sends no request: a worker there would be chosen and answer nobody. nil: none
+	// Dials returns an error for an address that Envoy may not connect to: a worker there would only fail. nil: all are allowed
 	Dials   func(netip.AddrPort) error
 	Changed func([]*fleet.Worker) // called with every worker set that the fleet gets
 	Forget  func(worker string)   // called with a name that no worker has had for an hour: its counters can be dropped

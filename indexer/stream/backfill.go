@@ -118,8 +118,8 @@ func (f *Feed) askOthers(ctx context.Context) {
 	}
 }
 
-// Backfill is a Source without epochs. If the publisher's own replay begins too late, its replay begins with what another router
-// holds.
+// Backfill is a Source without epochs. If the publisher can only replay from later on, Backfill's replay begins with the blocks that
+// another replica holds of the worker.
 type Backfill struct {
 	Source
 	// Ask asks another router for all that it holds of the rank: a batch that begins with Cleared. ok is false if none has it;

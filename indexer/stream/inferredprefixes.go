@@ -6,8 +6,8 @@ package stream
 //
 // That is sound because engines evict from the ends of prompts: vLLM frees a request's blocks last block first and reuses the
 // ones freed first, SGLang and TensorRT-LLM evict only leaves. So a block that is held has all before it, and when the last stem
-// through a made block loses its end, whose removal is reported, the made block is removed. This may cost hits, and never
-// promises one: what is still held after the known ends are gone is forgotten.
+// through a made block loses its end, whose removal is reported, the made block is removed. A made block may be removed
+// too early, which costs hits; it never stays longer than the engine holds it.
 
 import (
 	"encoding/binary"

@@ -9,8 +9,8 @@ import (
 )
 
 // shared is a cache whose room clients and image hosts share. Where there is no room, the least recently used entry of the client or
-// host that holds most is evicted, so nobody evicts the entries of those who hold less. A client counts double: one that holds half
-// of what a host has there is to blame, not the host's other clients. An entry belongs to those who first brought it. Safe for
+// host that holds most is evicted, so nobody evicts the entries of those who hold less. A client counts double: if one holds half of a
+// host's entries, its own are evicted, not those of the host's other clients. An entry belongs to those who first brought it. Safe for
 // concurrent use; a call costs the logarithm of the number of holders.
 type shared[K comparable, V any] struct {
 	capacity int64

@@ -9,8 +9,8 @@ import (
 const SecretBytes = 32
 
 // Secret is a deployment's secret, and its key. It is drawn at random at the start. Processes that exchange hashes (replicas, and the
-// agents of workers) have to have the same: it may be replaced once, when theirs is known. Until then, and between two processes
-// with different ones, hashes of equal blocks differ: nothing is found, and nothing wrong. Safe for concurrent use.
+// agents of workers) need the same one: it may be replaced once, when theirs is known. Between processes with different secrets, hashes
+// of equal blocks differ: no block is found, and none by mistake. Safe for concurrent use.
 //
 // A nil Secret has the key Fixed.
 type Secret struct{ now atomic.Pointer[secretKey] }

@@ -212,7 +212,7 @@ func (g *heldTransfers) addPiece(from string, p *piece) {
 	one.arrived <- more // does not block: nothing else sends on it
 }
 
-// ofLearned is before the outcome of a transfer of what requests taught; then no worker is named.
+// ofLearned begins the outcome's label if what requests taught is transferred, which belongs to no worker.
 const ofLearned = "learned "
 
 // countHandover counts a transfer by its outcome.

@@ -92,8 +92,8 @@ func (s *slowness) factor(idle bool, now time.Time) float64 {
 	return math.Exp(mean * max(0, 1-doubt*doubt*variance/(n+priorSamples)/(mean*mean)))
 }
 
-// A worker that computes much slower than its class is named, besides getting less. The last samples count however old they are, since it
-// gets few. What makes it a false alarm: too few samples, steps so short that they are mostly a fixed cost, and a moment's disturbance.
+// A worker that computes much slower than its class gets fewer requests, and a finding names it. The last samples count however old they
+// are, since it gets few. The finding waits for enough samples, of steps that are more than a fixed cost, and for some time.
 const (
 	slowTimes, noLongerSlow      = 1.5, 1.25 // as long as the others' steps, to be named and to be as fast again
 	slowCertain, noLongerCertain = 1.2, 1.1  // the same, of what is certain

@@ -311,8 +311,8 @@ func (l *loadPoll) sooner(now time.Time) time.Duration {
 	return min(l.o.Load, max(l.o.Load/4, closeLoad, time.Duration(len(l.o.Fleet.Workers()))*time.Millisecond))
 }
 
-// later returns when to ask a worker again that has had no request for idleTime; 0: after Options.Load. A query costs some 0.4 ms of CPU
-// time, most of what an idle Sightline uses. The last report stays valid.
+// later returns when to ask a worker again that has had no request for idleTime; 0: after Options.Load. Queries, at 0.4 ms of CPU time
+// each, are most of an idle Sightline's work. The last report stays valid.
 func (l *loadPoll) later(now time.Time) time.Duration {
 	if slices.ContainsFunc(l.last, func(r rankReport) bool { return r.running+r.waiting > 0 || now.Sub(r.since) < idleTime }) {
 		return 0

@@ -69,7 +69,8 @@ type Finding struct {
 // Identity are What of the settings by which prompts and names are read.
 var Identity = []string{"engine", "engine_version", "engine_model"}
 
-// Asked is What of a worker's own list of models: if it is not answered, nothing is known of what it serves.
+// Asked is the value of What for the question after a worker's list of models. Without an answer to it, it is not known what the worker
+// serves.
 const Asked = "/v1/models"
 
 // What of settings that only some engines tell.
