@@ -49,7 +49,7 @@ func TestPublisherDies(t *testing.T) {
 	wait(t, func() bool {
 		_ = pub.Send(zmq4.NewMsgFrom([]byte(topic), make([]byte, 8), make([]byte, 8), frame))
 		s := mine.Stats()
-		return s.LastMessage.Unix() > 0 && mine.Age(time.Now()) == 0
+		return s.LastMessage.Unix() > 0 && mine.Age(time.Now()) == 0 && other.Age(time.Now()) == 0
 	})
 	pub.Close()
 	wait(t, func() bool { return mine.Age(time.Now()) > 0 })
