@@ -333,12 +333,12 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		last, began = 0, 0
 	}
 	for _, h := range asked[:began] { // one after it has begun, so that its length was less than estimated
-		if h.seen != nil && h.fetches == 0 && !h.at.After(asked[began].began) {
+		if h.seen != nil && s.before(h, asked[began]) {
 			h.unreported = 0
 		}
 	}
 	for _, h := range asked[:last] { // an event of theirs was lost: they had come when one after them began
-		if h.fetches == 0 && !h.at.After(asked[last].began) {
+		if s.before(h, asked[last]) {
 			h.unreported = 0
 		}
 	}

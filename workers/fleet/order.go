@@ -65,10 +65,16 @@ func (s *Slot) Serves() (as rules.Serving, observed bool) {
 	return as, as != rules.Unsaid
 }
 
+// serves is Serves for a caller that holds s.mu.
+func (s *Slot) serves() rules.Serving { return cmp.Or(s.Worker.Serving(), s.order.shown()) }
+
 // ordered reports whether the slot serves waiting requests by when they are due.
-func (s *Slot) ordered() bool {
-	as := cmp.Or(s.Worker.Serving(), s.order.shown())
-	return as == rules.LowFirst || as == rules.HighFirst
+func (s *Slot) ordered() bool { return s.serves() == rules.LowFirst || s.serves() == rules.HighFirst }
+
+// before reports whether a charge that stands before another one in the queue was computed before that began: it had come by then, waited
+// for nothing else, and was not overtaken.
+func (s *Slot) before(h, other *Charge) bool {
+	return h.fetches == 0 && !h.at.After(other.began) && (h.due <= other.due || s.serves() == rules.AsTheyCome)
 }
 
 // ForgetOrder forgets in which order a worker serves, since its process is another one.
