@@ -11,7 +11,7 @@ import (
 
 // Engines that serve waiting requests by a number that comes with each (rules.Order) are given the moment at which the request is due:
 //
-//	due = arrival + the later of: work × 0.5 ms for each token, and the client's own time for the first token
+//	due = arrival + the later of: work × 0.25 ms for each token, and the client's own time for the first token
 //	      − 10 s for each step of its priority
 //
 // Work is what the worker has to compute and to encode: a cached chat goes before a document that came shortly before it, and a document
@@ -20,11 +20,11 @@ import (
 // The moment is Unix time in milliseconds, so replicas agree on it as far as their clocks do: a clock that is 5 s ahead puts its
 // requests 5 s back.
 const (
-	// A request waits longer for its work by at most this for each token, since what comes later than that is due later. More would
-	// gain more on average, at the cost of the longest waits: four times as much adds more than a third to the 99th percentile
-	// (docs/choice.md).
-	delayPerToken = 500 * time.Microsecond
-	longestDelay  = 30 * time.Second // for work, and for the client's own deadline: that of 60,000 tokens
+	// A request waits longer for its work by at most this for each token, since what comes later than that is due later: two to three
+	// times as long as computing a token takes. More costs the longest waits: of images at saturation, twice as much adds 18 % to the
+	// 99th percentile, and gains 3 % on average (docs/choice.md).
+	delayPerToken = 250 * time.Microsecond
+	longestDelay  = 30 * time.Second // for work, and for the client's own deadline: that of 120,000 tokens
 	priorityStep  = 10 * time.Second
 	mostSteps     = 6 // both ways
 	bytesPerToken = 4 // of a body that was not read

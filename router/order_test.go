@@ -36,8 +36,8 @@ func TestDue(t *testing.T) {
 		d    Decision
 		want int64
 	}{
-		{"a new prompt", first, int64(first.PromptTokens) / 2},
-		{"the same again", second, int64(left) / 2},
+		{"a new prompt", first, int64(first.PromptTokens) / 4},
+		{"the same again", second, int64(left) / 4},
 	} {
 		if got := due(t, c.d) - now; got != c.want {
 			t.Errorf("%s: got due %d ms after its arrival, want %d", c.name, got, c.want)
@@ -46,7 +46,7 @@ func TestDue(t *testing.T) {
 	if o := second.Order; o == nil || o.Work != left || o.Serves != rules.Unsaid.String() {
 		t.Errorf("got order %+v, want %d tokens of work and a worker that has not said how it serves", second.Order, left)
 	}
-	retry, want := second.Targets[1].Place, fmt.Sprint(now+int64(second.PromptTokens)/2)
+	retry, want := second.Targets[1].Place, fmt.Sprint(now+int64(second.PromptTokens)/4)
 	if retry.Value != want || !retry.Ahead {
 		t.Errorf("at the second worker, which holds nothing: got %+v, want %s", retry, want)
 	}
@@ -165,7 +165,7 @@ func TestUnsteeredIsDue(t *testing.T) {
 	d := w.decide(long)
 	got, err := strconv.ParseInt(d.UnsteeredChoice.Place.Value, 10, 64)
 	off := got - w.now.UnixMilli() // of two workers one holds what is cached
-	if want := int64(2*cached.PromptTokens-d.CachedTokens) / 4; err != nil || len(d.Targets) > 0 || off < want-1 || off > want+1 {
+	if want := int64(2*cached.PromptTokens-d.CachedTokens) / 8; err != nil || len(d.Targets) > 0 || off < want-1 || off > want+1 {
 		t.Errorf("got %+v, want no target, and due %d ms after its arrival", d.UnsteeredChoice, want)
 	}
 }
