@@ -7,8 +7,11 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/lab"
@@ -95,6 +98,66 @@ func TestEngineOrder(t *testing.T) {
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("got %q answered in this order, want %q", got, want)
+			}
+		})
+	}
+}
+
+// A worker that does not say in which order it serves shows it: of a document and the chats that came a second after it, all of which wait,
+// it computes first what is due first, or what came first. Of the latter a note tells the flag.
+func TestOrderIsObserved(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		priority sim.Priority
+		serves   string
+		noted    bool
+	}{
+		{"by priority", sim.ByPriority, "lowest first, as observed", false},
+		{"as they come", sim.NoPriority, "as they come, as observed", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			l := startLab(t, func(o *lab.Options) {
+				o.Workers, o.Speed = 1, 1
+				o.Sim = func(_ int, s *sim.Config) {
+					s.BlockSize, s.MaxSeqs, s.Priority = 16, 1, c.priority
+					s.Time = sim.TimeModel{Prefill: 10 * time.Microsecond, Decode: 4 * time.Millisecond}
+				}
+			})
+			long := func(word string) string { return strings.Repeat(word+" ", 1500) }
+			send := func(tokens int, text string, header http.Header) {
+				r := post(t, l, map[string]any{"model": lab.ModelName, "max_tokens": tokens,
+					"messages": []any{map[string]any{"role": "user", "content": text}}}, header)
+				if r.status != http.StatusOK {
+					t.Errorf("got %d %.200s, want 200", r.status, r.body)
+				}
+			}
+			send(1, long("chat"), nil)
+			var all sync.WaitGroup
+			waits := 0
+			wait := func(what string, tokens int, text string, header http.Header) {
+				all.Go(func() { send(tokens, text, header) })
+				eventually(t, what+" is at the worker", func() bool {
+					s := l.Sims[0].Stats()
+					return s.Running == 1 && s.Waiting == waits
+				})
+				waits++
+			}
+			wait("what takes long", 1000, "something that takes long", nil)
+			wait("the document", 1, long("document"), http.Header{"X-Slo-Ttft-Ms": {"20000"}})
+			time.Sleep(1200 * time.Millisecond) // what is tested is that it waits for so long
+			for i := range 3 {
+				wait("a chat", 1, long("chat")+strings.Repeat(fmt.Sprint("go on with ", i, " "), 12), nil)
+			}
+			all.Wait()
+			eventually(t, "what the worker has shown", func() bool {
+				rows, err := lab.Get("http://" + l.Admin + "/workers")
+				return err == nil && gjson.GetBytes(rows, "0.serves").Str == c.serves
+			})
+			found, err := lab.Get("http://" + l.Admin + "/problems")
+			if noted := bytes.Contains(found, []byte("--scheduling-policy priority")); err != nil || noted != c.noted {
+				t.Errorf("the flag is named: got %t, %v, want %t, in %s", noted, err, c.noted, found)
 			}
 		})
 	}
