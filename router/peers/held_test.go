@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sightline-router/sightline/router/account"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 func told(of byte, n int) func(context.Context, string, int) ([]byte, error) {
@@ -188,4 +191,45 @@ func TestCameIsTold(t *testing.T) {
 	eventually(t, "it is gone", known(0, a))
 	h.less.Store(nil)
 	eventually(t, "it is there again", func() bool { return came.Load() == 2 })
+}
+
+// TestReports checks that each other replica is asked for its report, all at once, that one which says nothing, or too much, leaves an
+// empty place, and that the accounts of those that answer add up, each request once.
+func TestReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		began := time.Now()
+		totals := [3]*report.Totals{}
+		telling := func(i int) func(context.Context, string, int) ([]byte, error) {
+			totals[i] = report.New("100%", began)
+			for n := range 10 + i {
+				totals[i].Add(report.Request{ID: fmt.Sprint(i, n), Arm: report.Steered, Model: "m", OK: true, Prompt: 1000, Cached: 400,
+					Accounted: 1000, Uncached: account.Sums{account.New: 600 - i}}, began)
+			}
+			return func(_ context.Context, what string, rank int) ([]byte, error) {
+				if what != OfReport+"{}" || rank != -1 {
+					return nil, nil
+				}
+				return totals[i].Told(report.Range{}), nil
+			}
+		}
+		asks, one, two := h.joinHolding(t, telling(0)), h.joinHolding(t, telling(1)), h.joinHolding(t, telling(2))
+		mute := h.joinHolding(t, func(ctx context.Context, _ string, _ int) ([]byte, error) { <-ctx.Done(); return nil, nil })
+		large := h.joinHolding(t, func(context.Context, string, int) ([]byte, error) { return make([]byte, mostReport+1), nil })
+		eventually(t, "they hear each other", known(4, asks, one, two, mute, large))
+		ctx, stop := context.WithTimeout(t.Context(), pieceTime/2)
+		defer stop()
+		list := asks.RequestReports(ctx, "{}")
+		r := totals[0].Of(report.Range{}, list...)
+		if len(list) != 4 || r.Replicas != 3 || r.Silent != 2 || r.Steered.Requests != 33 || r.Steered.Prompt != 33_000 ||
+			r.Uncached[account.New] != 10*600+11*599+12*598 || r.Accounted != 33_000 {
+			t.Errorf("got %d answers and the report %+v, want 33 requests of 3 replicas, 2 silent", len(list), r)
+		}
+		if list := asks.RequestReports(ctx, string(make([]byte, maxText))); len(list) != 4 || list[0] != nil {
+			t.Errorf("a question too long: got %v, want four empty answers", list)
+		}
+		if n := len(asks.transfers.pending); n != 0 {
+			t.Errorf("%d answers still expected, want 0", n)
+		}
+	})
 }
