@@ -86,6 +86,8 @@ type Model struct {
 	}
 
 	mu      sync.Mutex
+	began   time.Time
+	now     tenths // of what is taken in
 	resized time.Time
 	most    int   // sampled blocks of all stacks
 	shift   uint8 // 1 of 2^shift blocks is sampled
@@ -197,6 +199,7 @@ func (m *Model) Settle() {
 	for i := range list {
 		t := &list[i]
 		s := m.slots[t.Slot]
+		m.now = m.since(t.at)
 		if t.Size == 0 && s != nil && s.tokens > 0 {
 			t.Size, t.Whole = s.tokens, len(t.Chain) == t.Tokens/s.tokens
 		}
@@ -210,6 +213,14 @@ func (m *Model) Settle() {
 			m.decided(s, t)
 		}
 	}
+}
+
+// since returns a time as stacks have it.
+func (m *Model) since(at time.Time) tenths {
+	if m.began.IsZero() {
+		m.began = at
+	}
+	return tenths(max(0, at.Sub(m.began)/(time.Second/10)))
 }
 
 // decided adds a request's tokens to the histogram.
@@ -318,7 +329,7 @@ func (m *Model) answered(s *slot, chain []uint64, from, to int) (end int) {
 		for j := range n {
 			key := alias(chain[i], j)
 			if d, ok := s.depth(key); ok {
-				m.reuse.by[m.bucket(s, d)]++
+				m.reused(s, key, d)
 				s.drop(key)
 			}
 		}
@@ -371,7 +382,7 @@ func (m *Model) use(s *slot, t *told) {
 // larger than they may be, every other block is sampled from then on.
 func (m *Model) useOne(s *slot, key uint64) {
 	before := s.len()
-	s.use(key, s.size>>m.shift/freshPart)
+	s.use(key, s.size>>m.shift/freshPart, m.now)
 	m.held += s.len() - before
 	if most := reach*s.size>>m.shift + 64; s.len() > most+most/8 {
 		m.compact(s, s.len()-most)

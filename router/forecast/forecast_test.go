@@ -65,7 +65,7 @@ func TestStack(t *testing.T) {
 				s.drop(key)
 				list = slices.DeleteFunc(list, func(k uint64) bool { return k == key })
 			default:
-				s.use(key, 0)
+				s.use(key, 0, 0)
 				list = append(slices.DeleteFunc(list, func(k uint64) bool { return k == key }), key)
 			}
 			if s.len() != len(list) {

@@ -26,9 +26,11 @@ const (
 // Removals returns what would be lost with each worker, by Cache.Worker; only those whose caches are known. It takes some 0.1 µs for each
 // sampled block that is held.
 //
-// How likely a block is asked for again follows from its depth and from the depths at which such blocks were used (reuse): of those that
-// came to depth d, the share that was used before the cache's end. Each is computed again once, however often it is used
-// after that. What two workers hold is lost with neither. With a worker that is leaving goes what none of those that stay holds.
+// How likely a block is asked for again follows from how long ago it was used, and from how long ago such blocks were that were found in a
+// cache (reuse): of those that were not used for so long, the share that was later. Depths do not tell workers apart: caches of equal sizes
+// have as many blocks at each depth, also where these are old since the worker has had little to do. Each block is computed again once,
+// however often it is used after that. What two workers hold is lost with neither. With a worker that is leaving goes what none of those
+// that stay holds.
 func (m *Model) Removals(now time.Time) map[uint32]Removal {
 	m.Settle()
 	m.mu.Lock()
@@ -46,7 +48,7 @@ func (m *Model) Removals(now time.Time) map[uint32]Removal {
 			}
 		})
 	}
-	recent, all := m.spans.of(removalWindow, now), 0.0
+	recent, all, known := m.spans.of(removalWindow, now), 0.0, true // what each can compute
 	used := m.reuse.cumulated()
 	out := make(map[uint32]Removal)
 	for _, s := range m.slots {
@@ -56,8 +58,8 @@ func (m *Model) Removals(now time.Time) map[uint32]Removal {
 		if s.size == 0 {
 			continue
 		}
-		r, end := out[s.worker], shareBelow(&used, float64(m.blocks))
-		s.each(m.shift, func(depth int, key uint64) {
+		r, end := out[s.worker], used[len(used)-1]
+		s.each(m.shift, func(at int, key uint64) {
 			if by, has := of[key]; has && by != s.worker {
 				return
 			}
@@ -66,7 +68,7 @@ func (m *Model) Removals(now time.Time) map[uint32]Removal {
 			}
 			tokens := float64(s.tokens << m.shift)
 			r.Alone += tokens
-			if by := shareBelow(&used, float64(depth<<m.shift)/float64(s.size)*float64(m.blocks)); by < 1 {
+			if by := shareBelow(&used, m.since(now)-min(s.when[at], m.since(now))); by < 1 {
 				r.Again += tokens * max(0, end-by) / (1 - by)
 			}
 		})
@@ -76,11 +78,12 @@ func (m *Model) Removals(now time.Time) map[uint32]Removal {
 	for _, s := range m.slots {
 		if !s.leaves {
 			rates[s.worker] += s.rate
+			known = known && s.rate > 0
 		}
 	}
 	work := recent.busy() * all
 	for worker, r := range out {
-		if rates[worker] > 0 {
+		if known && rates[worker] > 0 {
 			r.Load = removalAhead.Seconds() * max(0, min(work-fullLoad*(all-rates[worker]), work))
 		}
 		out[worker] = r
@@ -88,23 +91,29 @@ func (m *Model) Removals(now time.Time) map[uint32]Removal {
 	return out
 }
 
-// each calls do with the sampled blocks that the slot's cache holds, the most recently used first, and their depths.
-func (s *slot) each(shift uint8, do func(depth int, key uint64)) {
+// each calls do with the sampled blocks that the slot's cache holds, the most recently used first, and their positions.
+func (s *slot) each(shift uint8, do func(at int, key uint64)) {
 	depth := 0
 	for i := len(s.keys) - 1; i >= 0 && depth < s.held>>shift; i-- {
 		if s.keys[i] != 0 {
-			do(depth, s.keys[i])
+			do(i, s.keys[i])
 			depth++
 		}
 	}
 }
 
-// reuse is a histogram of the depths at which blocks that one worker alone has used were used again, beside the number of all uses. What
-// many have, such as instructions, comes back far more often, and is lost with none.
+// reuse is a histogram of the times after which blocks that one worker alone has used were used again, and found in its cache, beside the
+// number of all uses. What many have, such as instructions, comes back far more often, and is lost with none.
 type reuse struct {
-	by  [buckets]float64
+	by  [ages]float64
 	all float64
 }
+
+// ages are four buckets for each doubling of a tenth of a second, up to four days.
+const ages = 4 * 25
+
+// age is a time's place among the buckets.
+func age(passed tenths) float64 { return min(4*math.Log2(1+float64(passed)), ages) }
 
 // severalBit marks in Model.last what more than one slot has used.
 const severalBit = 1 << 31
@@ -124,29 +133,30 @@ func (m *Model) count(s *slot, key uint64, depth int, ok bool) {
 		return
 	}
 	m.reuse.all++
-	if ok && s.size > 0 {
-		m.reuse.by[m.bucket(s, depth)]++
+	if ok {
+		m.reused(s, key, depth)
 	}
 }
 
-// bucket returns the bucket of a depth in a slot's stack.
-func (m *Model) bucket(s *slot, depth int) int {
-	blocks := (float64(depth) + 0.5) * float64(int(1)<<m.shift) / float64(max(1, s.size)) * float64(m.blocks)
-	return min(buckets-1, max(0, int(math.Floor(place(blocks)))))
+// reused counts that a block of a slot's stack is used again, if its cache still has it.
+func (m *Model) reused(s *slot, key uint64, depth int) {
+	if depth<<m.shift < s.size {
+		m.reuse.by[min(ages-1, int(age(m.now-min(m.now, s.when[s.at[key]]))))]++
+	}
 }
 
 // cumulated returns the share of the uses that was used again below each bucket.
-func (r *reuse) cumulated() (sum [buckets + 1]float64) {
+func (r *reuse) cumulated() (sum [ages + 1]float64) {
 	for i, n := range r.by {
 		sum[i+1] = sum[i] + n/max(1, r.all)
 	}
 	return sum
 }
 
-// shareBelow returns the share up to a number of blocks in all, by what cumulated returned.
-func shareBelow(sum *[buckets + 1]float64, blocks float64) float64 {
-	x := min(max(0, place(blocks)), buckets)
-	i := min(int(x), buckets-1)
+// shareBelow returns the share up to an age, by what cumulated returned.
+func shareBelow(sum *[ages + 1]float64, passed tenths) float64 {
+	x := age(passed)
+	i := min(int(x), ages-1)
 	return sum[i] + (x-float64(i))*(sum[i+1]-sum[i])
 }
 

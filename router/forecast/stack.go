@@ -9,12 +9,16 @@ import "math/bits"
 type stack struct {
 	at    map[uint64]int32 // block → position
 	keys  []uint64         // by position, least recently used first; 0: none any more
+	when  []tenths         // by position, of the last use
 	tree  []int32          // Fenwick: how many blocks are at positions
 	shift uint8            // of the sample that it has
 }
 
-// stackBytes is the memory of a block: 26 to 42 bytes of the map, 12 for each of up to two positions.
-const stackBytes = 64
+// tenths is a time in tenths of a second since a forecast began; it lasts 13 years.
+type tenths uint32
+
+// stackBytes is the memory of a block: 26 to 42 bytes of the map, 16 for each of up to two positions.
+const stackBytes = 72
 
 func (s *stack) len() int { return len(s.at) }
 
@@ -42,9 +46,10 @@ func (s *stack) add(at, n int32) {
 }
 
 // use makes a block the most recently used one. It stays where it is if it is among the last fresh ones.
-func (s *stack) use(key uint64, fresh int) {
+func (s *stack) use(key uint64, fresh int, now tenths) {
 	if at, ok := s.at[key]; ok {
 		if int(at) >= len(s.keys)-fresh {
+			s.when[at] = now
 			return
 		}
 		s.drop(key)
@@ -53,7 +58,7 @@ func (s *stack) use(key uint64, fresh int) {
 		s.compact(0, s.shift, nil)
 	}
 	at := int32(len(s.keys))
-	s.keys = append(s.keys, key)
+	s.keys, s.when = append(s.keys, key), append(s.when, now)
 	s.at[key] = at
 	s.add(at, 1)
 }
@@ -75,7 +80,7 @@ func (s *stack) compact(without int, shift uint8, gone func(key uint64)) {
 		s.at, s.shift = make(map[uint64]int32, max(0, len(old)-without)>>(shift-s.shift)), shift
 	}
 	kept := s.keys[:0]
-	for _, key := range s.keys {
+	for at, key := range s.keys {
 		if key == 0 {
 			continue
 		}
@@ -85,9 +90,11 @@ func (s *stack) compact(without int, shift uint8, gone func(key uint64)) {
 			continue
 		}
 		s.at[key] = int32(len(kept))
+		s.when[len(kept)] = s.when[at]
 		kept = append(kept, key)
 	}
 	room := max(64, 2*len(kept))
+	s.when = append(make([]tenths, 0, room), s.when[:len(kept)]...)
 	s.keys, s.tree = append(make([]uint64, 0, room), kept...), make([]int32, room)
 	for i := range s.tree {
 		if i < len(s.keys) {
