@@ -37,6 +37,7 @@ type Setup struct {
 	JoinAt    time.Duration
 	Joining   int           // the last ones of Workers join at JoinAt
 	Leave     []departure   // workers that leave, in the order of their times
+	Stock     *stock        // is taken at its time; nil: none
 	Stop      time.Duration // then the run ends; 0: when all is served
 	Seed      uint64
 	Lower     []float64 // seconds per token from the lower tier, by worker; missing: Engine.Fetch
@@ -258,6 +259,9 @@ func Run(setup Setup, trace *Trace, picker func(*View) Picker) *Result {
 	}
 	for _, d := range setup.Leave {
 		s.after(d.at, func() { s.leave(d) })
+	}
+	if o := setup.Stock; o != nil {
+		s.after(o.at, func() { s.takeStock(o) })
 	}
 	for _, r := range trace.Requests {
 		if r.Prev != nil {

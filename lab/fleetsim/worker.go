@@ -84,6 +84,7 @@ type worker struct {
 	out      []change // reported at the step's end
 	lost     *lost    // nil: no worker has left
 	left     bool     // it has
+	stock    *stock   // nil: none is taken
 
 	done    float64 // seconds of work done
 	prefill int     // tokens computed
@@ -199,6 +200,7 @@ func (w *worker) schedule() time.Duration {
 			break
 		}
 		r.computed, r.stored = hit, hit/w.BlockSize
+		w.stock.used(r.blocks[:hit/w.BlockSize])
 		w.waiting = w.waiting[1:]
 		if r.req.Adapter != 0 && !w.adapters.has(r.req.Adapter, 1) {
 			cost += w.Load
@@ -259,6 +261,7 @@ func (w *worker) store(r *run, to int) {
 	}
 	r.stored = full
 	w.lost.computed(w, r.blocks[from:full])
+	w.stock.used(r.blocks[from:full])
 	if from < full {
 		w.out = append(w.out, change{stored: true, run: r, from: from, to: full})
 		w.offload(r, from, full)
