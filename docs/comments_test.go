@@ -17,8 +17,9 @@ import (
 
 // foreign lists names in comments that are not this module's: projects, standards, and code of engines, gateways and libraries.
 var foreign = strings.Fields(`
-	BoringSSL FastAPI GitHub HighwayHash ImageMagick MessagePack NumPy OpenMetrics OpenTelemetry SipHash W3C WebSocket
+	BoringSSL FastAPI GitHub HighwayHash ImageMagick MessagePack NumPy OpenMetrics OpenTelemetry ReplicaSet SipHash W3C WebSocket
 	AttributeError ByteReader CacheConfig ChunkedLocalAttentionManager DefaultWorkerSelector FullAttentionManager FullAttentionSpec
+	ActivePodsWithRanks controller_utils.go
 	GotOcr2ImageProcessor HybridKVCacheCoordinator ImageOps InstructRequestNormalizer LookupError MambaManager MediaConnector
 	MistralCommonBackend ModelDeploymentCard PrefillRouter PyMapping_Check RouterEvent RouterEvents RuntimeError SentencePieceProcessor
 	ServerArgs SlidingWindowManager ToTensor TypeError UnifiedRadixCache UnitaryKVCacheCoordinator ValueError WebPGetFeatures

@@ -3,10 +3,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -339,4 +341,114 @@ func TestPoolPolicies(t *testing.T) {
 	hold("urgent")
 	release()
 	held.Wait()
+}
+
+// TestDeletionCost: a pool's pods are told what their removal costs, so a Deployment that is scaled down loses those that cost least: first
+// what an operator has taken out of service, then what holds little that is asked for again. No request fails, and what the pod that stays
+// held is still found. Without the right to patch pods, the page says so.
+func TestDeletionCost(t *testing.T) {
+	t.Parallel()
+	api, ports, httpPort := startCluster(t)
+	labels := map[string]string{"app": "vllm"}
+	pods := []*pod{startPod(t, 31, ports), startPod(t, 32, ports), startPod(t, 33, ports)}
+	for _, p := range pods {
+		api.PutPod(fakekube.Pod{Name: p.name, IP: p.ip, Ready: true}, labels, nil)
+	}
+	api.PutPool("chat", labels, httpPort)
+	const token = "only-for-this-test"
+	model, err := filepath.Abs(modelDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := startGateway(t, map[string]any{"admin_token": token, "models": []any{map[string]any{"name": "sim-vl", "dir": model}},
+		"fixed":      map[string]any{"service_account": filepath.Dir(api.CAFile)},
+		"kubernetes": map[string]any{"api": api.URL, "pool": "chat", "namespace": "llm", "deletion_cost": true}}, dials(pods[0], httpPort))
+	eventually(t, "three workers", func() bool { return len(strings.Fields(g.fleet())) == 3 })
+	g.ready(3)
+
+	failed, asked := 0, 0
+	ask := func(text string) (cached int64, at *pod) {
+		t.Helper()
+		before := make([]int, len(pods))
+		for i, p := range pods {
+			before[i] = p.Stats().Requests
+		}
+		status, page := g.ask([]any{user(text)}, map[string]any{"model": "sim-vl"}, nil)
+		asked++
+		if status != http.StatusOK {
+			failed++
+			t.Errorf("status %d: %s", status, page)
+		}
+		for i, p := range pods {
+			if p.Stats().Requests > before[i] {
+				at = p
+			}
+		}
+		return gjson.Get(page, "usage.prompt_tokens_details.cached_tokens").Int(), at
+	}
+	costs, grown := map[string]int{}, 0
+	long := func() string { grown++; return strings.Repeat("alpha ", 2000+grown) }
+	talk := func() { // a conversation that comes back, and prompts that do not
+		ask(long())
+		for range 3 {
+			ask(fmt.Sprint("short ", asked))
+		}
+	}
+	talk()
+	within := func(what string, ok func() bool) { // costs are written every 30 s at most
+		t.Helper()
+		for end := time.Now().Add(100 * time.Second); !ok(); talk() {
+			if time.Now().After(end) {
+				t.Fatalf("never happened: %s (costs %v)", what, costs)
+			}
+			for _, p := range api.Patches() {
+				costs[p.Pod], _ = strconv.Atoi(p.Annotations["controller.kubernetes.io/pod-deletion-cost"])
+			}
+		}
+	}
+	within("the page says what right is lacking", func() bool {
+		return strings.Contains(g.page("/problems"), "want a Role with patch on pods") && len(api.Patches()) == 0
+	})
+	api.AllowPatch(true)
+	within("pods have costs", func() bool { return len(costs) > 0 })
+	within("the page has forgotten it", func() bool { return !strings.Contains(g.page("/problems"), "patch on pods") })
+
+	out := pods[0]
+	if _, at := ask(long()); at == out {
+		out = pods[1]
+	}
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+g.admin+"/workers/cordon?worker="+out.name, nil)
+	req.Header.Set("Authorization", "Bearer "+token)
+	if r := do(http.DefaultClient, req); r.status != http.StatusOK {
+		t.Fatalf("cordon: %+v", r)
+	}
+	within("what is cordoned costs least", func() bool { return costs[out.name] == math.MinInt32 })
+	_, keeps := ask(long())
+	removed := api.ScaleDown("app", "vllm", 2)
+	if !slices.Equal(removed, []string{out.name}) {
+		t.Errorf("removed %v, want what was cordoned, %s; costs %v", removed, out.name, costs)
+	}
+	cheapest := ""
+	for _, p := range pods {
+		if p != out && (cheapest == "" || costs[p.name] < costs[cheapest]) {
+			cheapest = p.name
+		}
+	}
+	removed = api.ScaleDown("app", "vllm", 1)
+	if !slices.Equal(removed, []string{cheapest}) || cheapest == keeps.name {
+		t.Errorf("removed %v with costs %v, want the cheapest, and not %s, where the long conversation is", removed, costs, keeps.name)
+	}
+	eventually(t, "one worker", func() bool { return g.fleet() == keeps.name+":live" })
+	talk()
+	if cached, at := ask(long()); cached < 1500 || at != keeps {
+		t.Errorf("%d tokens found, want those of the conversation at %s", cached, keeps.name)
+	}
+	last := map[string]time.Time{}
+	for _, p := range api.Patches() {
+		if at, again := last[p.Pod]; again && p.At.Sub(at) < 29*time.Second {
+			t.Errorf("%s was changed again after %v, want 30 s at least", p.Pod, p.At.Sub(at))
+		}
+		last[p.Pod] = p.At
+	}
+	t.Logf("costs %v; %d of %d requests failed, %d patches", costs, failed, asked, len(api.Patches()))
 }

@@ -92,6 +92,7 @@ func TestMistakes(t *testing.T) {
 			"events: unknown key here (it belongs at kubernetes.workers[].events or " +
 				"workers[].events)\nlisen: unknown key (did you mean listen?)\nworkers[0].adr: unknown key (did you mean addr?)\nworkers[1].addr: "},
 		{"tenants: {required: true}", "tenants.required: true, but no header"},
+		{"kubernetes: {deletion_cost: true}", "kubernetes.deletion_cost: true, but no pool is named (want kubernetes.pool"},
 		{"tenants: {header: Authorization}", "tenants.header: \"Authorization\" is not the name"},
 		{"tenants: {header: x-tenant}\nmodels: [{name: m, dir: d, engine: sglang}]", "tenants.header: models[0] is sglang"},
 		{"tenants: {header: x-tenant}\nmodels: [{name: m, dir: d, classes: [{name: old, engine_version: 0.16.0}]}]",

@@ -58,6 +58,9 @@ func (c *workersCheck) kubernetes() {
 	if k.Pool == "" && k.Namespace != "" {
 		c.bad("kubernetes.namespace", "%q, but no pool is named (want kubernetes.pool; groups have a namespace of their own)", k.Namespace)
 	}
+	if k.Pool == "" && k.DeletionCost {
+		c.bad("kubernetes.deletion_cost", "true, but no pool is named (want kubernetes.pool, whose pods are annotated)")
+	}
 	if len(k.Workers) == 0 && k.Pool == "" && k.API != "" {
 		c.bad("kubernetes.workers", "none given (want a list of groups such as {service: vllm, port: http}, or kubernetes.pool)")
 	}

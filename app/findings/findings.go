@@ -88,6 +88,7 @@ type Facts struct {
 	LostReplicas  []string
 	Unresolved    map[string]string // why, by worker
 	NATS          string            // why there is no connection to it
+	Costs         string            // why pods' deletion costs are not written; "": they are, or need not be
 	Faults        error             // what of the models' files does not load
 	Recent        []router.Recent   // decisions of the last recentAge, by Router.RecentSince
 	Last          []router.Recent   // the last decisions, however old
@@ -182,6 +183,9 @@ func (f *Facts) ofSightline(l *list) {
 	one(f.DecisionLog != "", Finding{Code: "SL0501", Severity: "error", From: "decision log",
 		Fix: "room on its disk, or decision_log: {file: …} where there is some"},
 		"the decision log cannot be written, its lines are dropped: %s", f.DecisionLog)
+	one(f.Costs != "", Finding{Code: "SL0501", Severity: "warning", From: "configuration",
+		Fix: "its Role needs the verb patch on pods (examples/kubernetes/inference-pool/rbac.yaml); or leave kubernetes.deletion_cost out"},
+		"pods cannot be told what their removal costs: %s", f.Costs)
 	for _, e := range f.Certificates {
 		one(true, Finding{Code: "SL0501", Severity: map[bool]string{true: "error", false: "warning"}[e.Ended], kind: "certificate " + e.Text,
 			From: "configuration", Fix: "renew the file, or put certificate and key there that belong together; the next connection uses it"},

@@ -17,8 +17,8 @@ func (r *running) facts(reloads *reloader, decisions *decisionlog.Log) func(now 
 	return func(now time.Time) findings.Facts {
 		f := findings.Facts{Now: now, Began: r.gate.began, Workers: r.workers(), Unserved: r.router.Unserved(), Audited: r.audit.Findings(),
 			Misplaced: r.audit.Misplaced(), Late: r.audit.Late(), SomeLate: r.audit.SomeLate(), Mode: r.report.Of(report.Range{}).Mode,
-			NATS: r.sources.natsAway(), Unresolved: r.sources.unresolved(), Faults: r.Faults(), Hosts: r.media.Hosts(),
-			Certificates: r.cfg.Expiring(now), DecisionLog: decisions.Failing(), TakesOne: reloads.envoy.TakesOne(),
+			NATS: r.sources.natsAway(), Costs: r.sources.costsUnwritten(), Unresolved: r.sources.unresolved(), Faults: r.Faults(),
+			Hosts: r.media.Hosts(), Certificates: r.cfg.Expiring(now), DecisionLog: decisions.Failing(), TakesOne: reloads.envoy.TakesOne(),
 			Recent: r.router.RecentSince(now.Add(-lately), most), Last: r.router.Recent(most), Strays: reloads.envoy.Strays(),
 			Refused: reloads.envoy.RefusedCalls()}
 		f.Configuration, f.Restart = reloads.status()

@@ -52,6 +52,9 @@ type sources struct {
 	policies  atomic.Pointer[discover.Policies]
 	unlimited sync.Once // that priorities need a limit of requests in flight is logged
 
+	costs        *discover.DeletionCosts // how pods are annotated where that is asked for
+	costsFailing atomic.Pointer[string]  // why they are not; nil or "": they are
+
 	mu        sync.Mutex
 	followers []*runningFinder
 	numbers   int // number of finders so far
@@ -100,7 +103,7 @@ func startSources(ctx context.Context, r *running, o registry.Options) (s *sourc
 		return nil, fmt.Errorf("worker_access: %w", err)
 	}
 	o.Linger = func() time.Duration { return time.Duration(s.longest.Load()) + time.Minute }
-	s.set = registry.New(o)
+	s.set, s.costs = registry.New(o), r.deletionCosts()
 	s.refused = meter.At(o.Metrics).Counters("nats_refused_total",
 		"Credentials rejected and subjects denied by NATS, by use.", "of")
 	refused := s.countRefused("agents") // start at 0: an alert sees no increase in a counter that first appears as 1
@@ -214,6 +217,9 @@ func (s *sources) start(f *runningFinder) {
 		asking.connect(s.as, s.serveAsked, s.end)
 	}
 	if f.policies != nil {
+		if s.now.Load().cfg.Kubernetes.DeletionCost {
+			f.policies.Costs = s.costs
+		}
 		f.policies.Policies = func(p *discover.Policies) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -342,7 +348,7 @@ func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err e
 			return nil, err
 		}
 		p := discover.Pool{Place: place, Name: k.Pool}
-		looks := fmt.Sprintf("%+v", p)
+		looks := fmt.Sprintf("%+v %t", p, k.DeletionCost)
 		p.Log = log
 		list = append(list, &runningFinder{key: looks, policies: &p, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})
 	}

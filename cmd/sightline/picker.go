@@ -16,9 +16,10 @@ import (
 // pickerFlags are the flags of an endpoint picker, with the names and defaults that charts know (pkg/epp/server of llm-d's router,
 // pkg/lwepp/server of Gateway API's Inference Extension).
 type pickerFlags struct {
-	Pool        string `aliases:"pool-name" placeholder:"[NS/]NAME" help:"Or: be the endpoint picker of this pool."`
-	OneAddress  bool   `name:"one-address" help:"Name one address only (Envoy AI Gateway)."`
-	MaxInFlight int    `name:"max-in-flight" placeholder:"N" help:"Requests that a worker gets at once."`
+	Pool         string `aliases:"pool-name" placeholder:"[NS/]NAME" help:"Or: be the endpoint picker of this pool."`
+	OneAddress   bool   `name:"one-address" help:"Name one address only (Envoy AI Gateway)."`
+	MaxInFlight  int    `name:"max-in-flight" placeholder:"N" help:"Requests that a worker gets at once."`
+	DeletionCost bool   `name:"deletion-cost" help:"Annotate pods with what their removal costs."`
 
 	// Known from other pickers' charts. Defaults: $NAMESPACE or the pod's own; 9002, 9003 and 9090; TLS by a certificate made at the start.
 	Namespace      string `kong:"-"`
@@ -68,9 +69,10 @@ func (f *pickerFlags) ignored() (list []string) {
 func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 	if f.Pool == "" {
 		given := f.Namespace + f.CertPath
-		if given != "" || f.OneAddress || f.GRPCPort+f.GRPCHealthPort+f.MetricsPort+f.MaxInFlight != 0 || f.SecureServing != nil {
+		numbers := f.GRPCPort + f.GRPCHealthPort + f.MetricsPort + f.MaxInFlight
+		if given != "" || f.OneAddress || f.DeletionCost || numbers != 0 || f.SecureServing != nil {
 			return errors.New("--namespace, --grpc-port, --grpc-health-port, --metrics-port, --secure-serving, --cert-path, " +
-				"--one-address and --max-in-flight belong to --pool, which is not given")
+				"--one-address, --max-in-flight and --deletion-cost belong to --pool, which is not given")
 		}
 		return nil
 	}
@@ -101,6 +103,7 @@ func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 	if f.MaxInFlight != 0 {
 		cfg.MaxInFlight = f.MaxInFlight
 	}
+	cfg.Kubernetes.DeletionCost = cfg.Kubernetes.DeletionCost || f.DeletionCost
 	cfg.Route.OneAddress = cfg.Route.OneAddress || f.OneAddress
 	switch secured := f.SecureServing; {
 	case secured != nil && !*secured && f.CertPath != "":

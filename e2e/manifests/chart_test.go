@@ -266,7 +266,7 @@ networkPolicy: {dns: {to: [{ipBlock: {cidr: 169.254.20.10/32}}], ports: [53, 535
 
 // With a pool the chart needs neither configuration nor models, and asks the API server for pods.
 func TestChartOfAPool(t *testing.T) {
-	o, err := render(t, "picker", "pool: {name: chat, oneAddress: true, maxInFlight: 64}\nimage: {digest: \"sha256:"+
+	o, err := render(t, "picker", "pool: {name: chat, oneAddress: true, maxInFlight: 64, deletionCost: true}\nimage: {digest: \"sha256:"+
 		strings.Repeat("ab", 32)+"\"}\nextraArgs: [--cert-path=/tls]")
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +274,7 @@ func TestChartOfAPool(t *testing.T) {
 	spec := at(o["Deployment/picker"], "spec", "template", "spec")
 	container := at(spec, "containers").([]any)[0]
 	want := []any{"serve", "--pool=chat", "--namespace=llm", "--grpc-port=9002", "--metrics-port=9903", "--one-address",
-		"--max-in-flight=64", "--cert-path=/tls"}
+		"--deletion-cost", "--max-in-flight=64", "--cert-path=/tls"}
 	if got := at(container, "args"); !reflect.DeepEqual(got, want) {
 		t.Errorf("args %v, want %v", got, want)
 	}
@@ -285,7 +285,7 @@ func TestChartOfAPool(t *testing.T) {
 		t.Errorf("a configuration or volumes: %v", o)
 	}
 	rules := fmt.Sprint(at(o["Role/picker"], "rules"))
-	for _, kind := range []string{"inferencepools", "pods"} {
+	for _, kind := range []string{"inferencepools", "pods", "patch"} {
 		if !strings.Contains(rules, kind) {
 			t.Errorf("the Role lacks %s: %s", kind, rules)
 		}

@@ -4,17 +4,22 @@
 package fakekube
 
 import (
+	"cmp"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Pod is one endpoint.
@@ -43,6 +48,15 @@ type Server struct {
 	lists   int           // that were answered
 	watches int           // that were begun
 	refused int           // requests with a wrong token or path
+	patches []Patch       // of pods
+	patch   bool          // they are allowed
+}
+
+// Patch is a change of a pod's annotations that was allowed.
+type Patch struct {
+	Pod         string
+	At          time.Time
+	Annotations map[string]string
 }
 
 // event is a change of one object; was is nil for a new one, now for one that is gone.
@@ -134,10 +148,14 @@ func (s *Server) Set(kind, name string, labels map[string]string, o map[string]a
 	if meta == nil {
 		meta = map[string]any{}
 	}
-	meta["name"], meta["labels"] = name, labels
+	meta["name"], meta["labels"], meta["created"] = name, labels, s.version
 	o["metadata"] = meta
 	path := fmt.Sprintf(kind, s.namespace)
 	was := s.objects[path][name]
+	meta["uid"] = fmt.Sprint("uid-", s.version)
+	if was != nil {
+		meta["uid"], meta["created"] = was["metadata"].(map[string]any)["uid"], was["metadata"].(map[string]any)["created"]
+	}
 	s.objects[path][name] = o
 	s.tell(path, was, o)
 }
@@ -208,7 +226,106 @@ func (s *Server) SetToken(token string, inFile bool) error {
 	return nil
 }
 
+// AllowPatch says whether pods may be patched; at first they may not.
+func (s *Server) AllowPatch(allowed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.patch = allowed
+}
+
+// Patches returns the changes of pods so far.
+func (s *Server) Patches() []Patch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.patches)
+}
+
+// annotations returns those of an object.
+func annotations(o map[string]any) map[string]string {
+	of, _ := o["metadata"].(map[string]any)["annotations"].(map[string]string)
+	return of
+}
+
+// patchPod merges a patch of annotations into a pod.
+func (s *Server) patchPod(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Metadata struct {
+			UID         string
+			Annotations map[string]string
+		}
+	}
+	wrong := json.NewDecoder(r.Body).Decode(&body)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kind, name := path.Split(r.URL.Path)
+	kind = strings.TrimSuffix(kind, "/")
+	o := s.objects[kind][name]
+	code := http.StatusOK
+	switch {
+	case kind != fmt.Sprintf(Pods, s.namespace) || !s.patch || r.Header.Get("Authorization") != "Bearer "+s.token:
+		s.refused++
+		code = http.StatusForbidden
+	case wrong != nil || r.Header.Get("Content-Type") != "application/merge-patch+json":
+		code = http.StatusUnsupportedMediaType
+	case o == nil:
+		code = http.StatusNotFound
+	case body.Metadata.UID != "" && body.Metadata.UID != o["metadata"].(map[string]any)["uid"]:
+		code = http.StatusUnprocessableEntity // as the real one says of an immutable field
+	}
+	if code != http.StatusOK {
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind":"Status","status":"Failure","message":"pods %q: cannot be patched","code":%d}`, name, code)
+		return
+	}
+	now, meta := maps.Clone(o), maps.Clone(o["metadata"].(map[string]any))
+	merged := maps.Clone(annotations(o))
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	maps.Copy(merged, body.Metadata.Annotations)
+	meta["annotations"], now["metadata"] = merged, meta
+	s.objects[kind][name] = now
+	s.patches = append(s.patches, Patch{name, time.Now(), body.Metadata.Annotations})
+	s.tell(kind, o, now)
+	_ = json.NewEncoder(w).Encode(now)
+}
+
+// ScaleDown removes pods as a ReplicaSet does until so many with these labels are left, and returns which: those that are not ready first,
+// then those of the lowest deletion cost, then the youngest (kube-controller-manager 1.36, pkg/controller/controller_utils.go,
+// ActivePodsWithRanks).
+func (s *Server) ScaleDown(label, value string, left int) (removed []string) {
+	s.mu.Lock()
+	all := s.objects[fmt.Sprintf(Pods, s.namespace)]
+	var names []string
+	for name, o := range all {
+		if meta := o["metadata"].(map[string]any); meta["labels"].(map[string]string)[label] == value && meta["deletionTimestamp"] == nil {
+			names = append(names, name)
+		}
+	}
+	cost := func(name string) int {
+		n, _ := strconv.Atoi(annotations(all[name])["controller.kubernetes.io/pod-deletion-cost"])
+		return n
+	}
+	ready := func(name string) int {
+		return strings.Count(fmt.Sprint(all[name]["status"]), "status:True type:Ready")
+	}
+	created := func(name string) int { n, _ := all[name]["metadata"].(map[string]any)["created"].(int); return n }
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(ready(a)-ready(b), cmp.Compare(cost(a), cost(b)), created(b)-created(a))
+	})
+	names = names[:max(0, len(names)-left)]
+	s.mu.Unlock()
+	for _, name := range names {
+		s.Remove(Pods, name)
+	}
+	return names
+}
+
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPatch {
+		s.patchPod(w, r)
+		return
+	}
 	s.mu.Lock()
 	allowed := r.Method == http.MethodGet && s.objects[r.URL.Path] != nil && r.Header.Get("Authorization") == "Bearer "+s.token
 	if !allowed {

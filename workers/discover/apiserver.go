@@ -2,6 +2,7 @@ package discover
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -60,6 +61,7 @@ type server struct {
 // resource is the objects of one kind in one namespace, or some of them.
 type resource struct {
 	group, version, namespace, kind string     // kind in the plural: endpointslices; group "" for Kubernetes' own v1
+	name                            string     // of one object; "": all
 	query                           url.Values // labelSelector, fieldSelector
 	optional                        bool       // that it is not defined, or may not be read, is no failure: it has no objects
 }
@@ -69,7 +71,11 @@ func (r *resource) path() string {
 	if r.group == "" {
 		root = "/api/"
 	}
-	return root + r.version + "/namespaces/" + url.PathEscape(r.namespace) + "/" + r.kind
+	path := root + r.version + "/namespaces/" + url.PathEscape(r.namespace) + "/" + r.kind
+	if r.name != "" {
+		path += "/" + url.PathEscape(r.name)
+	}
+	return path
 }
 
 // String names the resource as a Role does.
@@ -82,7 +88,7 @@ func (r *resource) String() string {
 
 // metadata is the part of an object's metadata that is used.
 type metadata struct {
-	Name, ResourceVersion                string
+	Name, UID, ResourceVersion           string
 	CreationTimestamp, DeletionTimestamp string
 	Labels, Annotations                  map[string]string
 }
@@ -202,12 +208,25 @@ func (s *server) client() (*http.Client, error) {
 // get sends a request; the caller closes the body.
 func (s *server) get(ctx context.Context, c *http.Client, r resource, query url.Values) (*http.Response, error) {
 	maps.Copy(query, r.query)
-	u := strings.TrimSuffix(s.API, "/") + r.path() + "?" + query.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
+	resp, err := s.do(ctx, c, http.MethodGet, r, "?"+query.Encode(), nil)
+	if err != nil || resp.StatusCode == http.StatusOK {
+		return resp, err
+	}
+	defer resp.Body.Close()
+	told := readStatus(resp)
+	return nil, told.err(r.String())
+}
+
+// do sends a request; the caller closes the body. A body of a request is a merge patch.
+func (s *server) do(ctx context.Context, c *http.Client, method string, r resource, query string, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(s.API, "/")+r.path()+query, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	if req.URL.Scheme == "https" {
 		token, err := secure.ReadFile(s.TokenFile)
 		if err != nil {
@@ -215,15 +234,14 @@ func (s *server) get(ctx context.Context, c *http.Client, r resource, query url.
 		}
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
-	resp, err := c.Do(req)
-	if err != nil || resp.StatusCode == http.StatusOK {
-		return resp, err
-	}
-	defer resp.Body.Close()
-	var told status
+	return c.Do(req)
+}
+
+// readStatus reads the error of a response.
+func readStatus(resp *http.Response) (told status) {
 	_ = json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&told)
 	told.Code = resp.StatusCode
-	return nil, told.err(r.String())
+	return told
 }
 
 // status is the API server's error object.

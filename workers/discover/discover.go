@@ -4,6 +4,7 @@
 //	apiserver.go  list and watch of one kind of objects, over plain net/http
 //	slice.go      EndpointSlice → endpoints
 //	pool.go       InferencePool and pods → endpoints
+//	deletioncost.go  what removals cost → the pods' annotations
 //	dns.go        periodic lookups of a name
 //
 // A finder reports its whole set after each change. A failed lookup changes nothing: a router that has lost its API server or its

@@ -21,7 +21,7 @@ const PoolGroup = "inference.networking.k8s.io"
 
 // Pool follows an InferencePool of Gateway API's Inference Extension (v1) and the pods that it selects. It needs the verbs list and
 // watch on inferencepools of inference.networking.k8s.io and on pods; and for Policies on inferenceobjectives and inferencemodelrewrites
-// of policyGroups.
+// of policyGroups; for Costs the verb patch on pods.
 //
 // Each of the pool's targetPorts is an endpoint of each pod, unless the pod's annotation active-ports leaves it out. A pod that is
 // not ready, or is terminating, is reported as an endpoint that is not ready.
@@ -31,6 +31,7 @@ type Pool struct {
 	Log      *zap.Logger
 	Retry    time.Duration   // as in Kubernetes
 	Policies func(*Policies) // is told what the pool's objects say of its requests, after each change; nil: not followed
+	Costs    *DeletionCosts  // nil: pods are not annotated
 }
 
 // inferencePool is the part of an InferencePool that is used.
@@ -90,6 +91,9 @@ func (p *Pool) Follow(ctx context.Context, found func([]Endpoint)) {
 	defer f.watchPods(ctx, "")
 	if f.Policies != nil {
 		f.followPolicies(ctx)
+	}
+	if f.Costs != nil {
+		f.running.Go(func() { f.writeCosts(ctx) })
 	}
 	r := resource{group: PoolGroup, version: "v1", namespace: p.Namespace, kind: "inferencepools",
 		query: url.Values{"fieldSelector": {"metadata.name=" + p.Name}}}
