@@ -222,8 +222,12 @@ func TestReplicasReportOne(t *testing.T) {
 			t.Errorf("%s: %d tokens are reported, want the %d that both have counted", cause, n, counted)
 		}
 	}
-	if len(a.Changed) != 1 || a.Changed[0].Tokens != a.Uncached["changed"] || a.Uncached["changed"] == 0 {
-		t.Errorf("got the places %+v, want one, with all of %d tokens", a.Changed, a.Uncached["changed"])
+	changed := 0 // behind another digit of the time
+	for _, one := range a.Changed {
+		changed += one.Tokens
+	}
+	if changed != a.Uncached["changed"] || changed == 0 || len(a.Changed) > 4 {
+		t.Errorf("got the places %+v, want one to four, with all of %d tokens", a.Changed, a.Uncached["changed"])
 	}
 	two.stop()
 	eventually(t, "the other one reports its own alone", func() bool {
