@@ -176,3 +176,38 @@ func TestTableFits(t *testing.T) {
 		t.Errorf("a screen of 10 lines: got %d\n%s", n, p)
 	}
 }
+
+// TestService: a Service's pods are asked through kubectl, each by its own forwarded port, and what leads there ends with the command.
+func TestService(t *testing.T) {
+	one, two := sightline(t, "a", time.Now()), sightline(t, "b", time.Now())
+	dir := t.TempDir()
+	script := fmt.Sprintf(`#!/bin/sh
+case "$*" in
+"--namespace=llm get endpointslices --selector=kubernetes.io/service-name=sightline "*) printf 'pod-a\npod-b\n' ;;
+"--namespace=llm port-forward pod/pod-a :9903") echo $$ >> %[3]s; echo "Forwarding from %[1]s -> 9903"; exec sleep 60 ;;
+"--namespace=llm port-forward pod/pod-b :9903") echo $$ >> %[3]s; echo "Forwarding from %[2]s -> 9903"; exec sleep 60 ;;
+*) echo "the server doesn't have that: $*" >&2; exit 1 ;;
+esac
+`, strings.TrimPrefix(one, "http://"), strings.TrimPrefix(two, "http://"), filepath.Join(dir, "pids"))
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	a, err := From{Admin: []string{"svc/sightline"}, Namespace: "llm"}.Open(t.Context())
+	if err != nil || fmt.Sprint(a.At) != fmt.Sprint([]string{one, two}) {
+		t.Fatalf("got %v, %v, want %s and %s", a.At, err, one, two)
+	}
+	a.Close()
+	pids, err := os.ReadFile(filepath.Join(dir, "pids"))
+	if err != nil || len(strings.Fields(string(pids))) != 2 {
+		t.Fatalf("got %q, %v, want two processes", pids, err)
+	}
+	for _, pid := range strings.Fields(string(pids)) {
+		if _, err := os.Stat("/proc/" + pid); err == nil {
+			t.Errorf("process %s runs on after the command", pid)
+		}
+	}
+	if _, err := (From{Admin: []string{"svc/other"}}).Open(t.Context()); err == nil || !strings.Contains(err.Error(), "doesn't have that") {
+		t.Errorf("another service: got %v, want what kubectl says", err)
+	}
+}
