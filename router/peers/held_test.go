@@ -152,7 +152,7 @@ func TestDrippingHidesNobody(t *testing.T) {
 func TestHostilePieces(t *testing.T) {
 	g := heldTransfers{pending: make(map[uint64]*heldTransfer)}
 	fresh := func() *heldTransfer {
-		g.pending[1] = &heldTransfer{from: "a", arrived: make(chan bool, 1)}
+		g.pending[1] = &heldTransfer{from: "a", most: MostHeld, arrived: make(chan bool, 1)}
 		return g.pending[1]
 	}
 	for i, p := range []struct {
