@@ -262,14 +262,6 @@ func tell[T any](v *View, list []answer[T]) {
 	}
 }
 
-// shapeOf returns what one Sightline answered as it came, else what several answered together.
-func shapeOf[T any](list []answer[T], joined any) any {
-	if len(list) == 1 {
-		return json.RawMessage(list[0].text)
-	}
-	return joined
-}
-
 func plural(n int, of string) string {
 	return fmt.Sprintf("%s %s%s", thousands(n), of, map[bool]string{false: "s"}[n == 1])
 }
