@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sightline-router/sightline/internal/fair"
@@ -256,4 +257,23 @@ func BenchmarkCompare(b *testing.B) {
 		m.Compare(&p, 0, 8000, false)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/8000, "ns/token")
+}
+
+// TestEqualPromptsAtOnce: of equal prompts that are compared at the same time each segment is remembered once, so that forgetting finds it.
+func TestEqualPromptsAtOnce(t *testing.T) {
+	m, text := NewMemory(), strings.Repeat("some words of a message ", mostWords/24)
+	const prompts = 40
+	for i := range prompts {
+		var all sync.WaitGroup
+		for range 4 {
+			p := prompt(1, ids(uint64(i), 64))
+			p.Text = strconv.Itoa(i) + text
+			p.Parts = []Part{{Kind: Whole, Len: len(p.Text)}}
+			all.Go(func() { m.Compare(p, 0, 64, false) })
+		}
+		all.Wait()
+	}
+	if got, want := m.nodes.Len(), 2*prompts+3; got != want {
+		t.Errorf("%d prompts, each four times at once: got %d entries, want %d", prompts, got, want)
+	}
 }

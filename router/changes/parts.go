@@ -124,10 +124,12 @@ func follower(before uint64) uint64 { return before ^ 0x5BD1E9955BD1E995 }
 func (m *Memory) rememberNodes(p *Prompt, list []segment) {
 	for i := range list {
 		s := &list[i]
-		if one := m.nodes.Find(s.hash); one != nil {
+		if s.read == nil && m.nodes.Find(s.hash) == nil {
+			m.outside(func() { s.node() })
+		}
+		if one := m.nodes.Find(s.hash); one != nil { // maybe of an equal prompt, meanwhile
 			one.Use()
 		} else {
-			m.outside(func() { s.node() })
 			n := *s.node()
 			n.at = uint16(min(i, 1<<16-1))
 			m.nodes.Put(p.Client, s.hash, n)
