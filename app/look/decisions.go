@@ -60,13 +60,16 @@ func Decisions(ctx context.Context, v View, c Choice) error {
 		}
 		decided := joinDecisions(list)
 		if follow {
-			decided = of.news(decided, asked)
+			decided = of.news(decided, asked, allAnswer(list))
 		}
 		if err := v.decisions(decided, widths, follow, list); err != nil || !follow {
 			return err
 		}
 		v.pages++
-		since, n = asked.Add(-period), kept // by the clock here: an overlap covers what the Sightlines' clocks differ
+		n = kept
+		if err == nil { // else what was missed is asked for again
+			since = of.since(asked)
+		}
 		if !retry.Sleep(ctx, time.Second) {
 			return nil
 		}
@@ -121,14 +124,20 @@ func (c *Choice) one(ctx context.Context, a Asked) (any, func(*page), error) {
 	return json.RawMessage(found.text), func(p *page) { _ = explain.Print(printable.Writer(p), &found.T) }, nil
 }
 
-// joinDecisions returns the decisions of all, the latest last.
+// joinDecisions returns the decisions of all that answered, the latest last.
 func joinDecisions(list []answer[[]router.Recent]) []router.Recent {
 	out := []router.Recent{}
 	for i := range list {
-		out = append(out, list[i].T...)
+		if list[i].err == nil {
+			out = append(out, list[i].T...)
+		}
 	}
 	slices.SortStableFunc(out, func(a, b router.Recent) int { return a.At.Compare(b.At) })
 	return out
+}
+
+func allAnswer(list []answer[[]router.Recent]) bool {
+	return len(list) > 0 && !slices.ContainsFunc(list, func(one answer[[]router.Recent]) bool { return one.err != nil })
 }
 
 // follower tells which decisions are to be shown now: those whose requests have ended, or of which nothing more is to be heard.
@@ -137,8 +146,24 @@ type follower struct {
 	waits map[string]router.Recent // not ended when last seen
 }
 
-// news returns what is new in an answer of Sightlines, which has all that were made or have ended lately, or are at a worker.
-func (f *follower) news(all []router.Recent, now time.Time) (out []router.Recent) {
+// longestWait is how long an end is waited for.
+const longestWait = 10 * time.Minute
+
+// since returns from when on decisions are asked for next: some seconds before, by the clock here, as an overlap covers what the
+// Sightlines' clocks differ; earlier if one still waits for its end.
+func (f *follower) since(asked time.Time) time.Time {
+	since := asked.Add(-period)
+	for _, d := range f.waits {
+		if d.At.Before(since) && d.At.After(asked.Add(-longestWait)) {
+			since = d.At
+		}
+	}
+	return since
+}
+
+// news returns what is new in an answer of Sightlines, which has all that were made or have ended since the time that since returned.
+// complete: all of them answered.
+func (f *follower) news(all []router.Recent, now time.Time, complete bool) (out []router.Recent) {
 	waits := map[string]router.Recent{}
 	for i := range all {
 		d := &all[i]
@@ -153,7 +178,12 @@ func (f *follower) news(all []router.Recent, now time.Time) (out []router.Recent
 		}
 	}
 	for id, d := range f.waits {
-		if _, still := waits[id]; !still && f.said[id].IsZero() { // a Sightline has forgotten it before its end
+		if _, still := waits[id]; still || !f.said[id].IsZero() {
+			continue
+		}
+		if !complete && now.Sub(d.At) < longestWait { // its Sightline may not have answered
+			waits[id] = d
+		} else { // a Sightline has forgotten it before its end
 			out, f.said[id] = append(out, d), now
 		}
 	}

@@ -131,12 +131,28 @@ func TestFollower(t *testing.T) {
 	}{{[]router.Recent{under, other}, ""}, {[]router.Recent{ended, other}, "a"}, {[]router.Recent{ended, other}, ""},
 		{[]router.Recent{ended}, "b"}, {[]router.Recent{ended}, ""}} {
 		got := ""
-		for _, d := range f.news(c.all, now) {
+		for _, d := range f.news(c.all, now, true) {
 			got += d.ID
 		}
 		if got != c.want {
 			t.Errorf("answer %d: got %q, want %q", i, got, c.want)
 		}
+	}
+}
+
+// TestFollowerWaits: a decision is asked for until its request ends, however late, and is not given up while a Sightline does not answer.
+func TestFollowerWaits(t *testing.T) {
+	f, now := follower{said: map[string]time.Time{}}, time.Now()
+	waits := router.Recent{ID: "a", At: now.Add(-time.Minute)}
+	if got := f.news([]router.Recent{waits}, now, true); len(got) > 0 || !f.since(now).Equal(waits.At) {
+		t.Errorf("a request of a minute without an answer: got %+v shown, asked since %v, want none, since %v", got, f.since(now), waits.At)
+	}
+	if got := f.news(nil, now, false); len(got) > 0 {
+		t.Errorf("nothing answers: got %+v shown, want none", got)
+	}
+	waits.Lasted = time.Minute
+	if got := f.news([]router.Recent{waits}, now, true); len(got) != 1 || got[0].Lasted == 0 || !f.since(now).Equal(now.Add(-period)) {
+		t.Errorf("it has ended: got %+v, asked since %v, want it with its end, since %v", got, f.since(now), now.Add(-period))
 	}
 }
 
