@@ -98,23 +98,24 @@ func (t *places) put(p *Place) {
 	(*t)[key] = &own
 }
 
-// merge adds others, the dearest first, and keeps as many as a period has.
+// merge adds others, and keeps as many as a period has: the dearest.
 func (t *places) merge(o places) {
-	all := places{}
-	for _, list := range []places{*t, o} {
-		for key, p := range list {
-			if one := all[key]; one != nil {
-				one.Tokens, one.Requests, one.Seconds = one.Tokens+p.Tokens, one.Requests+p.Requests, one.Seconds+p.Seconds
-			} else {
-				own := *p
-				all[key] = &own
-			}
+	if *t == nil {
+		*t = places{}
+	}
+	for key, p := range o {
+		if one := (*t)[key]; one != nil {
+			one.Tokens, one.Requests, one.Seconds = one.Tokens+p.Tokens, one.Requests+p.Requests, one.Seconds+p.Seconds
+		} else {
+			own := *p
+			(*t)[key] = &own
 		}
 	}
-	for _, p := range all.sorted()[min(len(all), maxPlaces):] {
-		delete(all, placeKey{p.Model, p.Change})
+	if len(*t) > maxPlaces {
+		for _, p := range t.sorted()[maxPlaces:] {
+			delete(*t, placeKey{p.Model, p.Change})
+		}
 	}
-	*t = all
 }
 
 // sorted returns the places, the dearest first.
@@ -123,7 +124,8 @@ func (t places) sorted() (list []Place) {
 		list = append(list, *p)
 	}
 	slices.SortFunc(list, func(a, b Place) int {
-		return cmp.Or(b.Tokens-a.Tokens, cmp.Compare(a.Model, b.Model), cmp.Compare(a.Change.String(), b.Change.String()))
+		return cmp.Or(cmp.Compare(b.Tokens, a.Tokens), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Part, b.Part), cmp.Compare(a.Token, b.Token),
+			cmp.Compare(a.Kind, b.Kind))
 	})
 	return list
 }

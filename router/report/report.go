@@ -318,8 +318,9 @@ func (t *Totals) Of(r Range, others ...[]byte) Report {
 // Told returns the totals of a range as another replica's Of takes them.
 func (t *Totals) Told(r Range) []byte {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	text, _ := json.Marshal(t.sum(r)) // of numbers and texts
+	sum := t.sum(r)
+	t.mu.Unlock()
+	text, _ := json.Marshal(sum) // of numbers and texts
 	return text
 }
 
@@ -338,21 +339,32 @@ func (t *Totals) sum(r Range) *period {
 	return sum
 }
 
-// plausible reports whether another replica can have told so.
+// plausible reports whether another replica can have told so: sums of what many tell must stay numbers.
 func (t *period) plausible() bool {
+	const most = 1 << 50
+	fit := func(counts ...int) bool { return slices.Min(counts) >= 0 && slices.Max(counts) <= most }
 	for _, p := range t.Places {
-		if p == nil || p.Tokens < 0 || p.Requests < 0 || len(p.Model)+len(p.Part)+len(p.Kind)+len(p.Advice)+len(p.Example) > maxPlaceText {
+		if p == nil || !fit(p.Tokens, p.Requests) || !(p.Seconds >= 0 && p.Seconds <= most) ||
+			len(p.Model)+len(p.Part)+len(p.Kind)+len(p.Advice)+len(p.Example) > maxPlaceText {
 			return false
 		}
 	}
-	return len(t.Arms) == 2 && t.Arms[Steered] != nil && t.Arms[Unsteered] != nil && slices.Min(t.Uncached[:]) >= 0 &&
-		t.Accounted >= t.Uncached.Total()
+	for _, s := range t.Arms {
+		if s == nil || !fit(s.Requests, s.Failed, s.Known, s.Counted, s.Prompt, s.Cached, s.First.N, s.Last.N) {
+			return false
+		}
+	}
+	w := &t.Would
+	return len(t.Arms) == 2 && t.Arms[Steered] != nil && t.Arms[Unsteered] != nil && fit(t.Uncached[:]...) && fit(t.Accounted, t.Kept) &&
+		t.Accounted >= t.Uncached.Total() && slices.Min(t.Seconds[:]) >= 0 && slices.Max(t.Seconds[:]) <= most &&
+		fit(w.Requests, w.Prompt, w.Better, w.Spared, w.Worse, w.Cost, w.Timed, max(w.Encode, -w.Encode)) &&
+		math.Abs(w.Millis) <= most && t.Squares >= 0 && t.Squares <= most*most
 }
 
 const maxPlaceText = 1024
 
 func (t *period) merge(o *period) {
-	if t.Since.IsZero() || o.Since.Before(t.Since) {
+	if !o.Since.IsZero() && (t.Since.IsZero() || o.Since.Before(t.Since)) {
 		t.Since = o.Since
 	}
 	if o.Until.After(t.Until) {

@@ -246,11 +246,26 @@ func TestReplicas(t *testing.T) {
 	}
 	for _, told := range [][]byte{nil, []byte("{"), []byte(`{"Arms":{"steered":null}}`),
 		[]byte(`{"Arms":{"steered":{},"unsteered":{}},"Accounted":1,"Uncached":{"new":-5}}`),
-		[]byte(`{"Arms":{"steered":{},"unsteered":{}},"Places":[{"tokens":-1}]}`)} {
+		[]byte(`{"Arms":{"steered":{},"unsteered":{}},"Places":[{"tokens":-1}]}`),
+		[]byte(`{"Arms":{"steered":{"requests":-1},"unsteered":{}}}`), []byte(`{"Arms":{"steered":{},"unsteered":{}},"Would":{"ms":1e300}}`),
+		[]byte(`{"Arms":{"steered":{},"unsteered":{}},"Seconds":{"new":1e308,"changed":1e308}}`),
+		[]byte(`{"Arms":{"steered":{},"unsteered":{}},"Places":[{"seconds":1e308}]}`)} {
 		if r := parts[0].Of(Range{}, told, parts[1].Told(Range{})); r.Replicas != 2 || r.Silent != 1 {
 			t.Errorf("%s: got %d replicas, %d silent, want 2 and 1", told, r.Replicas, r.Silent)
 		} else if !strings.Contains(r.String(), ", 2 replicas (1 more did not answer)") {
 			t.Errorf("the report does not say who is silent: %s", r)
 		}
+	}
+}
+
+// TestIdleReplica: another replica that had no request of a range tells nothing of when it began.
+func TestIdleReplica(t *testing.T) {
+	busy, idle := New("100%", began), New("100%", began)
+	r := one(Steered, 1)
+	r.Model = "m"
+	busy.Add(r, began.Add(time.Hour))
+	of := Range{Model: "m"}
+	if got := busy.Of(of, idle.Told(of)); got.Replicas != 2 || !got.Since.Equal(began.Add(time.Hour)) {
+		t.Errorf("got %d replicas, since %v, want 2, since %v", got.Replicas, got.Since, began.Add(time.Hour))
 	}
 }
