@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -30,7 +31,9 @@ func forward(ctx context.Context, namespace, service string) (at []string, end f
 	}
 	out, err := kubectl("get", "endpointslices", "--selector=kubernetes.io/service-name="+name, "-o",
 		`jsonpath={range .items[*].endpoints[*]}{.targetRef.name}{"\n"}{end}`).Output()
-	pods := strings.Fields(string(out))
+	pods := strings.Fields(string(out)) // twice where the Service has slices for IPv4 and IPv6
+	slices.Sort(pods)
+	pods = slices.Compact(pods)
 	if err == nil && len(pods) == 0 {
 		err = fmt.Errorf("service %q has no pods (want the name of Sightline's Service, and --namespace)", name)
 	}

@@ -199,7 +199,7 @@ func TestService(t *testing.T) {
 	dir := t.TempDir()
 	script := fmt.Sprintf(`#!/bin/sh
 case "$*" in
-"--namespace=llm get endpointslices --selector=kubernetes.io/service-name=sightline "*) printf 'pod-a\npod-b\n' ;;
+"--namespace=llm get endpointslices --selector=kubernetes.io/service-name=sightline "*) printf 'pod-b\npod-a\npod-b\npod-a\n' ;;
 "--namespace=llm port-forward pod/pod-a :9903") echo $$ >> %[3]s; echo "Forwarding from %[1]s -> 9903"; exec sleep 60 ;;
 "--namespace=llm port-forward pod/pod-b :9903") echo $$ >> %[3]s; echo "Forwarding from %[2]s -> 9903"; exec sleep 60 ;;
 *) echo "the server doesn't have that: $*" >&2; exit 1 ;;
