@@ -38,6 +38,7 @@ type Options struct {
 	Against  string   `placeholder:"URL" help:"Compare what is read with what this worker makes of it: the first difference, and where to look."`
 
 	Admin string `kong:"-"` // a running Sightline's admin page: where requests would go, and why; "": they are read here
+	Token string `kong:"-"` // the page's admin_token; "": that in the environment
 	ID    string `placeholder:"ID" help:"A past decision of a running Sightline, and its outcome."`
 	JSONL bool   `name:"jsonl" aliases:"json" help:"Print one JSON object a line."`
 }

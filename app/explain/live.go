@@ -24,7 +24,7 @@ import (
 // ask asks a running Sightline's admin address.
 func (o *Options) ask(ctx context.Context, method string, query url.Values, send []byte) ([]byte, error) {
 	text, err := admin.Ask(ctx, admin.AdminRequest{Method: method, Base: o.Admin, Path: "/explain?" + query.Encode(), Body: send,
-		MaxBytes: 64 << 20})
+		Token: o.Token, MaxBytes: 64 << 20})
 	if err != nil {
 		return nil, fmt.Errorf("--admin: %w", err)
 	}

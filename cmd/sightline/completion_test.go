@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -140,5 +142,41 @@ func TestScreen(t *testing.T) {
 	t.Logf("%d flags", flags)
 	if flags > most {
 		t.Errorf("got %d flags, want at most %d: a new one takes another's place", flags, most)
+	}
+}
+
+// TestOnePage: commands that ask one admin page refuse what would lead them to none, and take the token of -c with its page.
+func TestOnePage(t *testing.T) {
+	parse := func(args ...string) (*cli, error) {
+		c := &cli{}
+		parser, err := program.Parser("sightline", description, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = parser.Parse(args)
+		return c, err
+	}
+	for _, c := range []struct{ variable, args, want string }{
+		{"", "explain --id x --admin svc/sightline", "--admin svc/sightline: want an address"},
+		{"", "report --admin svc/sightline", "--admin svc/sightline: want an address"},
+		{"", "report --admin a:1 --admin b:1", "--admin a:1,b:1: want one address"},
+		{"svc/sightline", "explain --id x", "SIGHTLINE_ADMIN=svc/sightline: want an address"},
+		{"svc/sightline", "report", "SIGHTLINE_ADMIN=svc/sightline: want an address"},
+	} {
+		t.Setenv("SIGHTLINE_ADMIN", c.variable)
+		if _, err := parse(strings.Fields(c.args)...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("SIGHTLINE_ADMIN=%s, %s: got %v, want %s", c.variable, c.args, err, c.want)
+		}
+	}
+	t.Setenv("SIGHTLINE_ADMIN", "")
+	name := filepath.Join(t.TempDir(), "sightline.yaml")
+	text := "admin: 10.0.0.1:9903\nadmin_token: secret-of-sixteen\nmodels: [{name: m, engine: vllm, dir: .}]\n"
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := parse("explain", "--id", "x", "-c", name)
+	if err != nil || c.Explain.Admin != "http://10.0.0.1:9903" || c.Explain.Token != "secret-of-sixteen" {
+		t.Errorf("explain --id -c: got %s with token %q, %v, want http://10.0.0.1:9903 with the configuration's", c.Explain.Admin,
+			c.Explain.Token, err)
 	}
 }

@@ -20,7 +20,7 @@ func (c *explainCmd) AfterApply(ctx *kong.Context) (err error) {
 		err = errors.New("-c, --model-dir and --admin exclude each other (want one of them)")
 	}
 	if c.ID != "" && err == nil {
-		c.Admin, err = s.asked()
+		c.Admin, c.Token, err = s.asked()
 	}
 	return err
 }

@@ -63,17 +63,25 @@ func (s *shared) page() (string, error) {
 	if len(s.Admin) > 1 {
 		return "", fmt.Errorf("--admin %s: want one address", strings.Join(s.Admin, ","))
 	}
+	for _, one := range s.Admin {
+		if strings.HasPrefix(one, "svc/") {
+			return "", fmt.Errorf("--admin %s: want an address (status, top, workers, decisions, problems and orders go to a Service)", one)
+		}
+	}
 	return strings.Join(s.Admin, ""), nil
 }
 
-// asked returns the one admin page to ask.
-func (s *shared) asked() (string, error) {
+// asked returns the one admin page to ask, and its token; "": that in the environment.
+func (s *shared) asked() (page, token string, err error) {
+	if of := os.Getenv(look.AddressVariable); len(s.Admin) == 0 && strings.Contains(of, "svc/") {
+		return "", "", fmt.Errorf("%s=%s: want an address here (give --admin URL)", look.AddressVariable, of)
+	}
 	q, end, err := s.from().One(context.Background())
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	end()
-	return q.Base, nil
+	return q.Base, q.Token, nil
 }
 
 // from returns what to ask.

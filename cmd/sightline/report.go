@@ -18,7 +18,7 @@ func (c *reportCmd) AfterApply(ctx *kong.Context) (err error) {
 	c.Model = s.Model
 	c.Admin, err = s.page()
 	if c.Admin == "" && err == nil && len(c.Files) == 0 {
-		c.Admin, err = s.asked()
+		c.Admin, _, err = s.asked()
 	}
 	return err
 }
