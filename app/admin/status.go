@@ -104,8 +104,8 @@ func rows(workers []findings.Worker, all []router.Recent) []WorkerRow {
 	return out
 }
 
-// lately is the time that /status is about, to the minute.
-const lately = 5 * time.Minute
+// Lately is the time that /status is about, to the minute; without a request in it, all time since the start is.
+const Lately = 5 * time.Minute
 
 // status answers /status.
 func (c *livePage) status(w http.ResponseWriter, _ *http.Request) {
@@ -131,7 +131,7 @@ func (c *livePage) status(w http.ResponseWriter, _ *http.Request) {
 			out.EventAge, out.Latest = r.EventAge, r.Name
 		}
 	}
-	out.Since = now.Add(-lately).Truncate(time.Minute)
+	out.Since = now.Add(-Lately).Truncate(time.Minute)
 	if out.Since.Before(s.Began) {
 		out.Since = s.Began
 	}

@@ -119,6 +119,19 @@ func TestJoined(t *testing.T) {
 	}
 }
 
+// TestIdleSightline: one that had no request for long, and tells of all since its start, does not hide what is so of late.
+func TestIdleSightline(t *testing.T) {
+	now := time.Now()
+	at := []string{sightline(t, "worker-7", now.Add(-24*time.Hour)), sightline(t, "worker-7", now.Add(-5*time.Minute))}
+	if got := shows(t, at, "table", func(v View) error { return Status(t.Context(), v) }); !strings.Contains(got, "10 in the last 5m:") {
+		t.Errorf("got %s, want 10 requests in the last 5m", got)
+	}
+	at[1] = at[0]
+	if got := shows(t, at, "table", func(v View) error { return Status(t.Context(), v) }); !strings.Contains(got, "20 in the last 24h00m:") {
+		t.Errorf("both are idle: got %s, want 20 requests in the last 24h00m", got)
+	}
+}
+
 // TestFollower: a decision is shown once, when its request has ended, or when it is forgotten before.
 func TestFollower(t *testing.T) {
 	f := follower{said: map[string]time.Time{}}

@@ -62,9 +62,12 @@ func Top(ctx context.Context, v View) error {
 }
 
 // joinStatus adds what several Sightlines answer. Replicas see the same workers, with the requests of all; each has ended its own requests.
+// One without a request of late counts those since its start: they are left out if another has later ones.
 func joinStatus(list []answer[admin.Status]) (s admin.Status) {
 	s = admin.Status{Problems: []findings.Finding{}, Sightlines: []admin.Sightline{}, Workers: map[string]int{}}
 	var problems [][]findings.Finding
+	idle := func(one *admin.Status) bool { return time.Since(one.Since) > 2*admin.Lately }
+	busy := slices.ContainsFunc(list, func(one answer[admin.Status]) bool { return one.T.Requests > 0 && !idle(&one.T) })
 	for i := range list {
 		one := &list[i].T
 		if list[i].err != nil {
@@ -84,6 +87,9 @@ func joinStatus(list []answer[admin.Status]) (s admin.Status) {
 		s.Inflight, s.Backlog = max(s.Inflight, one.Inflight), max(s.Backlog, one.Backlog)
 		if one.EventAge > s.EventAge {
 			s.EventAge, s.Latest = one.EventAge, one.Latest
+		}
+		if busy && idle(one) {
+			continue
 		}
 		if s.Since.IsZero() || one.Since.Before(s.Since) {
 			s.Since = one.Since
