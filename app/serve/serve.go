@@ -133,7 +133,8 @@ func newLog(level string) (*zap.Logger, zap.AtomicLevel, error) {
 	if term.IsTerminal(int(os.Stderr.Fd())) { // for people: JSON would be for programs
 		zc.EncoderConfig.EncodeTime, zc.EncoderConfig.EncodeLevel = zapcore.TimeEncoderOfLayout(time.TimeOnly), zapcore.CapitalLevelEncoder
 		to := zapcore.AddSync(printable.Writer(os.Stderr))
-		return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zc.EncoderConfig), zapcore.Lock(to), l)), l, nil
+		core := zapcore.NewCore(zapcore.NewConsoleEncoder(zc.EncoderConfig), zapcore.Lock(to), l)
+		return zap.New(zapcore.NewSamplerWithOptions(core, time.Second, zc.Sampling.Initial, zc.Sampling.Thereafter)), l, nil
 	}
 	log, err := zc.Build()
 	return log, l, err
