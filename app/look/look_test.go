@@ -34,7 +34,7 @@ func sightline(t *testing.T, name string, at time.Time) string {
 		"/decisions": []router.Recent{decision}, "/explain": admin.Explained{Recent: decision},
 		"/status": admin.Status{Broken: true, Problems: []findings.Finding{problem}, Workers: map[string]int{name: 1}, Latest: name, EventAge: 1,
 			Sightlines: []admin.Sightline{{Instance: name, Version: name, Mode: name, Error: name, Others: 1}},
-			Requests:   10, Failed: 1, Accounted: 1000, Uncached: account.Sums{account.Evicted: 100}, Since: at}}
+			Requests:   10, Failed: 1, Undecided: 3, Accounted: 1000, Uncached: account.Sums{account.Evicted: 100}, Since: at}}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(pages[r.URL.Path])
 	}))
@@ -113,7 +113,7 @@ func TestJoined(t *testing.T) {
 	}
 	var s admin.Status
 	raw := shows(t, at[:2], "json", func(v View) error { return commands["status"](t, v) })
-	if err := json.Unmarshal([]byte(raw), &s); err != nil || s.Requests != 20 || s.Uncached[account.Evicted] != 200 ||
+	if err := json.Unmarshal([]byte(raw), &s); err != nil || s.Requests != 20 || s.Undecided != 6 || s.Uncached[account.Evicted] != 200 ||
 		len(s.Sightlines) != 2 || len(s.Problems) != 1 || !s.Broken {
 		t.Errorf("status as JSON: %v, got %+v", err, s)
 	}

@@ -95,7 +95,7 @@ func joinStatus(list []answer[admin.Status]) (s admin.Status) {
 			s.Since = one.Since
 		}
 		s.Requests, s.Failed, s.Refused = s.Requests+one.Requests, s.Failed+one.Failed, s.Refused+one.Refused
-		s.Undecided, s.Accounted = max(s.Undecided, one.Undecided), s.Accounted+one.Accounted
+		s.Undecided, s.Accounted = s.Undecided+one.Undecided, s.Accounted+one.Accounted // each is logged to one of them
 		s.Uncached.Add(&one.Uncached)
 	}
 	s.Problems = joinProblems(problems)
