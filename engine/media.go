@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -207,15 +208,28 @@ type MediumText struct {
 	ID    mmhash.ContentID
 }
 
-// At returns how many of some slices of the body the medium's text is, if it begins with the first of them; else 0.
-func (t *MediumText) At(pieces [][]byte) (n int) {
-	if t.at == 0 || len(pieces[0]) == 0 || addressOf(pieces[0]) != t.at {
-		return 0
+// MediumTexts are those of the media in one body.
+type MediumTexts []MediumText
+
+// Sort makes the texts ready for At.
+func (l MediumTexts) Sort() {
+	slices.SortStableFunc(l, func(a, b MediumText) int { return cmp.Compare(a.at, b.at) })
+}
+
+// At returns the medium whose text begins with the first of some slices of the body, and how many of them it is; nil: none does.
+func (l MediumTexts) At(pieces [][]byte) (t *MediumText, n int) {
+	if len(l) == 0 || len(pieces[0]) == 0 {
+		return nil, 0
 	}
-	for bytes := 0; bytes < t.bytes && n < len(pieces); n++ {
+	at := addressOf(pieces[0])
+	i, found := slices.BinarySearchFunc(l, at, func(t MediumText, at uintptr) int { return cmp.Compare(t.at, at) })
+	if !found {
+		return nil, 0
+	}
+	for bytes := 0; bytes < l[i].bytes && n < len(pieces); n++ {
 		bytes += len(pieces[n])
 	}
-	return n
+	return &l[i], n
 }
 
 func addressOf(piece []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(piece))) }

@@ -159,7 +159,7 @@ type Refused = prompt.Refused
 type Prompts struct {
 	List  []Prompt
 	Edits []body.Edit // changes to the body that a worker must see
-	Texts []MediumText
+	Texts MediumTexts
 	Facts
 }
 

@@ -44,7 +44,7 @@ type reading struct {
 type engineReading struct {
 	needed       bool // some worker's engine reads it so
 	edits        []body.Edit
-	texts        []engine.MediumText
+	texts        engine.MediumTexts
 	model        *engine.Model  // which reads the request
 	prompt       *engine.Prompt // the longest one, since all prompts of a request share a worker; if err is set, an empty one
 	computed     *engine.Prompt // the prompt by the rules that have stepped aside; nil: none has

@@ -64,7 +64,7 @@ type Head struct {
 	Model, Adapter string
 	Tenant         string // "": tenants are not told apart
 	// Media are those in the body that were identified while it was read: their texts need not be hashed.
-	Media []engine.MediumText
+	Media engine.MediumTexts
 }
 
 // Hasher makes the paths of one deployment: without its secret no client can find two requests with one path. It is safe for
@@ -106,6 +106,7 @@ var contentKeys = []string{"instructions", "system", "prompt", "input", "suffix"
 // but for those of head's media.
 func (h *Hasher) Read(p *Path, head Head, s *body.Skeleton, req *body.Request) {
 	p.Reset()
+	head.Media.Sort()
 	w := walk{h: h, s: s, p: p, media: head.Media}
 	for _, text := range []string{head.Endpoint, head.Model, head.Adapter, head.Tenant} {
 		w.put(bytesOf(text))
@@ -127,7 +128,7 @@ type walk struct {
 	h      *Hasher
 	s      *body.Skeleton
 	p      *Path
-	media  []engine.MediumText
+	media  engine.MediumTexts
 	at     [2]uint64
 	bytes  int
 	answer bool
@@ -183,14 +184,11 @@ func (w *walk) raw(v gjson.Result) {
 	w.pieces = w.s.AppendPieces(w.pieces[:0], v)
 	rest, size := w.pieces, func(bool) int { return mediaBytes }
 	for i := 0; i < len(rest); i++ {
-		for m := range w.media {
-			if n := w.media[m].At(rest[i:]); n > 0 {
-				w.chunks(rest[:i], size)
-				w.end(kindKnown)
-				w.put(w.media[m].ID[:])
-				rest, i = rest[i+n:], -1
-				break
-			}
+		if m, n := w.media.At(rest[i:]); m != nil {
+			w.chunks(rest[:i], size)
+			w.end(kindKnown)
+			w.put(m.ID[:])
+			rest, i = rest[i+n:], -1
 		}
 	}
 	w.chunks(rest, size)
