@@ -272,15 +272,24 @@ func (f *forecasting) needed(model string) (list []int) {
 	if m == nil {
 		return nil
 	}
+	slots, workers := 0, 0
 	for _, slot := range f.opt.Fleet.Slots(model) {
-		if l := slot.Load(now); slot.Worker.Role != fleet.Decode && l.Rate > 0 {
+		if slot.Worker.Role == fleet.Decode {
+			continue
+		}
+		slots++
+		if slot == slot.Worker.Slots[0] {
+			workers++
+		}
+		if l := slot.Load(now); l.Rate > 0 {
 			waits += l.Backlog / l.Rate
 		}
 	}
 	lately := m.Forecast(neededWindow, now)
+	caches := lately.Workers // each rank has one, and that of a worker without events is not known
 	for _, share := range neededAt {
-		if n := lately.Needed(share, waits/drainWithin.Seconds()); n > 0 {
-			list = append(list, n)
+		if n := lately.Needed(share, waits/drainWithin.Seconds()*float64(caches)/float64(max(1, slots))); n > 0 {
+			list = append(list, (n*workers+caches-1)/caches)
 		}
 	}
 	return list

@@ -3,9 +3,13 @@ package router
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/router/forecast"
 )
 
 // TestForecasting: a model's forecast knows what was decided, where requests ended and what engines counted there, whether requests are
@@ -74,6 +78,36 @@ func TestForecasting(t *testing.T) {
 			PromptTokens: 6 * tokens})
 		if f := w.Forecasts()[0].Hour; f.Covered != 0.5 {
 			t.Errorf("unsteered %v: %v is covered, want half: as many tokens were not read", unsteered, f.Covered)
+		}
+	}
+}
+
+// TestNeededWorkers: how many workers are needed is told in workers, of which each rank has a cache of its own, also if the cache of one is
+// not known.
+func TestNeededWorkers(t *testing.T) {
+	for _, c := range []struct{ ranks, known, half int }{{1, 2, 3}, {4, 8, 3}, {1, 1, 4}, {4, 4, 3}} { // half: for half of the time
+		r, _, workers := onSGLang(t, c.ranks, c.ranks)
+		m, now := r.forecasting.of("m"), time.Now()
+		var caches []forecast.Cache
+		for i := range 2 * c.ranks {
+			one := forecast.Cache{Slot: uint32(workers[i/c.ranks].Slots[i%c.ranks].ID), Worker: uint32(i / c.ranks), Rate: 100, Used: -1}
+			if i < c.known {
+				one.Blocks, one.Held = 1000, 1000
+			}
+			caches = append(caches, one)
+		}
+		for i := range 200 { // 1.1 workers' work; no prompt comes twice
+			at := now.Add(time.Duration(i-200) * time.Second)
+			m.Resize(caches, at)
+			chain := make([]uint64, 10)
+			for k := range chain {
+				chain[k] = rand.Uint64()
+			}
+			m.Decided(forecast.Request{Slot: caches[i%c.known].Slot, Chain: chain, Size: 11 * c.ranks, Tokens: 110 * c.ranks, Whole: true}, at)
+			m.Settle()
+		}
+		if got, want := r.forecasting.needed("m"), []int{c.half, 2, 2, 2, 2}; !slices.Equal(got, want) {
+			t.Errorf("2 workers of %d ranks, %d caches known: got %d workers needed, want %d", c.ranks, c.known, got, want)
 		}
 	}
 }

@@ -201,19 +201,24 @@ func (f *Forecast) With(size float64, workers int) Point {
 	return p
 }
 
-// mostWorkers is how many times today's workers Needed tells at most: of larger caches little is known.
+// mostWorkers is how many times today's caches Needed tells at most: of larger caches little is known.
 const mostWorkers = 4
 
-// Needed returns the least number of workers that would compute prompts for at most a share of the time, by what their caches would then
-// have, and meanwhile get done what waits: work, of so many workers all the time. 0: their rates are not known.
+// Needed returns the least number of caches whose workers would compute prompts for at most a share of the time, by what they would then
+// have, and meanwhile get done what waits: work, of so many all the time. Prompts that are not covered count like the others. 0: rates are
+// not known, or no prompt is covered.
 func (f *Forecast) Needed(share, work float64) int {
-	if f.Workers == 0 || f.span.capacity == 0 {
+	s, all := &f.span, 1.0 // prompts, in times of those that are covered
+	if f.Workers == 0 || s.capacity == 0 || s.all == 0 && s.told > 0 {
 		return 0
+	}
+	if s.all > 0 {
+		all = s.told / s.all
 	}
 	n := 1
 	for ; n < mostWorkers*f.Workers; n++ {
 		p := f.With(1, n)
-		if p.Busy+work/float64(n) <= share {
+		if all*p.Busy+work/float64(n) <= share {
 			break
 		}
 	}

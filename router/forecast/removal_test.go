@@ -104,6 +104,23 @@ func TestRemovalLoad(t *testing.T) {
 			t.Errorf("%d workers for %v of the time beside %v, want %d", got, c.share, c.waits, c.want)
 		}
 	}
+	for i := range 300 { // as many tokens again that no rule reads
+		m.Decided(Request{uint32(i % 3), nil, 16, 240, false, nil}, start.Add(time.Duration(i)*time.Second))
+	}
+	now = m.Forecast(10*time.Minute, start.Add(300*time.Second))
+	if got := now.Needed(0.9, 0); got != 6 {
+		t.Errorf("%d workers of which half the prompts is covered, want 6", got)
+	}
+	none := New(8 << 20)
+	none.Resize(caches, start)
+	none.Resize(caches, start.Add(time.Second))
+	if got := none.Forecast(10*time.Minute, start.Add(time.Second)); got.Needed(0.9, 0) != 1 {
+		t.Errorf("%d workers without a request, want 1", got.Needed(0.9, 0))
+	}
+	none.Decided(Request{0, nil, 16, 240, false, nil}, start.Add(time.Second))
+	if got := none.Forecast(10*time.Minute, start.Add(time.Second)); got.Needed(0.9, 0) != 0 {
+		t.Errorf("%d workers of which no prompt is covered, want 0: it is not known", got.Needed(0.9, 0))
+	}
 	for worker, r := range m.Removals(start.Add(300 * time.Second)) {
 		if want := 600 * (240 - 0.9*200); math.Abs(r.Load-want) > 0.05*want || r.Cost() < r.Load {
 			t.Errorf("worker %d: %+v, want about %v tokens of load", worker, r, want)
