@@ -85,7 +85,11 @@ func (f *poolFollower) changedCosts(of func(netip.AddrPort) (float64, bool), wri
 	for _, p := range f.pods {
 		name, text, _ := strings.Cut(p.Metadata.Annotations[writerKey], " ")
 		ms, err := strconv.ParseInt(text, 10, 64)
-		if at := time.UnixMilli(ms); err == nil && (at.After(last) || at.Equal(last) && name < by) {
+		at := time.UnixMilli(ms)
+		if err != nil || at.Sub(now) > writerLasts { // of a clock that is wrong: it would last until then
+			continue
+		}
+		if at.After(last) || at.Equal(last) && name < by {
 			last, by = at, name
 		}
 	}

@@ -174,7 +174,8 @@ func TestDeletionCostsByOne(t *testing.T) {
 		writer string
 		at     time.Time
 		want   int
-	}{{"b", now, 0}, {"b", now.Add(writerLasts - time.Second), 0}, {"b", now.Add(writerLasts + time.Second), 1}, {"a", now, 1}} {
+	}{{"b", now, 0}, {"b", now.Add(writerLasts - time.Second), 0}, {"b", now.Add(writerLasts + time.Second), 1}, {"a", now, 1},
+		{"b", now.Add(-writerLasts + 2*time.Second), 0}, {"b", now.Add(-time.Hour), 1}} { // a clock that is ahead, and one by an hour
 		if list := other.changedCosts(of, one.writer, one.at); len(list) != one.want {
 			t.Errorf("%s after %v: %d changes, want %d", one.writer, one.at.Sub(now), len(list), one.want)
 		}
