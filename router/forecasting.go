@@ -87,6 +87,7 @@ func (f *forecasting) decided(b *bookingRecord, now time.Time) {
 		}
 	}
 	if !m.Decided(r, now) {
+		b.needs = nil // nobody will answer
 		f.opt.NoRoom("forecasts")
 	}
 }
