@@ -86,6 +86,7 @@ type sequence struct {
 	steps int       // of the request's path; 0: it is not known
 	path  [2]uint64 // number of its last step
 	id    string    // of the request
+	open  bool      // it is not watched any more, and was not heard to have ended
 }
 
 // sequences are the latest of a slot, in the order of their beginnings from next on.
@@ -212,6 +213,11 @@ func (l *Learner) remove(x *watched) {
 		delete(l.slots, x.Slot)
 	}
 	delete(l.byID, x.ID)
+	if of := l.sequences[x.Slot]; of != nil && x.ended.IsZero() {
+		for i := range of.list {
+			of.list[i].open = of.list[i].open || of.list[i].id == x.ID
+		}
+	}
 	l.steps -= len(x.Path.Steps)
 	l.blocks -= len(x.sums) + len(x.chain)
 	l.watching.Add(-1)
@@ -301,6 +307,7 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	if x != nil && len(x.Path.Steps) > 0 {
 		now.steps = len(x.Path.Steps)
 		now.path, now.id = x.Path.Steps[now.steps-1].Number, x.ID
+		now.open = l.byID[x.ID] != x && x.ended.IsZero()
 	}
 	if x != nil && l.byID[x.ID] == x { // else its end is being looked at
 		l.append(x, e, before)
@@ -438,7 +445,7 @@ func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64,
 		from = l.sums[len(before)-1]
 	}
 	l.sums = appendSums(l.sums, e.Locals, from)
-	over := of != nil && of.steps > 0 && l.byID[of.id] == nil // what follows is no answer to it, unless others are here too
+	over := of != nil && of.steps > 0 && !of.open && l.byID[of.id] == nil // what follows is no answer to it, unless others are here too
 	candidates, most, sole := 0, 0, (*watched)(nil)
 	for _, y := range l.slots[slot] {
 		if !l.waits(y) {

@@ -108,6 +108,22 @@ func TestWhose(t *testing.T) {
 				e.t.Errorf("of the other %d blocks are known, want %d", got, want)
 			}
 		}, true, false, map[Outcome]int{Learned: 1, Guessed: 1}},
+		"behind the answer of another one, which is not watched any more and goes on": {func(e *told) {
+			long := append(a.prompt(), tokensOf(-5)...)
+			n := len(chainOf(a.prompt()))
+			e.watch("a", "", a)
+			e.stores("", a.prompt(), 0, all)
+			e.l.remove(e.l.byID["a"])             // for lack of room
+			other := request{[]int{1, 2, 21, 22}} // begins as a does
+			e.watch("other", "", other)
+			e.l.byID["other"].Seen = &fleet.Seen{Blocks: n + 1} // and is about as long
+			e.stores("", long, n, n+1)
+			e.stores("", other.prompt(), 0, all)
+			e.end("other", len(other.prompt()), 1)
+			if got, want := e.knows(other), len(chainOf(other.prompt())); got != want {
+				e.t.Errorf("of the other %d blocks are known, want %d", got, want)
+			}
+		}, false, false, map[Outcome]int{Learned: 1}},
 		"by one block behind all of another one, which has ended, and by another way": {func(e *told) {
 			n := len(chainOf(a.prompt()))
 			other := append(a.prompt()[:16*n:16*n], tokensOf(21)...) // as where a list of token ids goes on within a step
