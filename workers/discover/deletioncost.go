@@ -24,7 +24,7 @@ type DeletionCosts struct {
 	// Of returns a function that tells what the removal of the worker at an address costs. -Inf: the worker is out of service; false: it is
 	// not known.
 	Of func() func(at netip.AddrPort) (cost float64, known bool)
-	// Told is told after each attempt to write why it failed; "": it did not.
+	// Told is told after each attempt to write why it failed; "": it did not, or there is nothing to write any more.
 	Told func(why string)
 	// Writer names this process. Of several that follow a pool one writes, and another one if that has changed nothing for writerLasts.
 	Writer string
@@ -56,6 +56,10 @@ func (f *poolFollower) writeCosts(ctx context.Context) {
 		}
 		list := f.changedCosts(c.Of(), c.Writer, time.Now())
 		if len(list) == 0 {
+			if said != "" { // another process writes them now, or they are right again
+				said = ""
+				c.Told("")
+			}
 			continue
 		}
 		why := ""

@@ -144,6 +144,10 @@ func TestDeletionCostsRefused(t *testing.T) {
 	eventually(t, "the refusal", func() bool { return strings.Contains(why(), "want a Role with patch on pods") })
 	eventually(t, "a line in the log", func() bool { return w.log.FilterMessageSnippet("deletion costs").Len() == 1 })
 	w.want(t, "p1=10.0.0.1:8000")
+	c.set("10.0.0.1:8000", 0)
+	eventually(t, "nothing is to be written", func() bool { return why() == "" })
+	c.set("10.0.0.1:8000", 1000)
+	eventually(t, "the refusal again", func() bool { return why() != "" })
 	w.api.AllowPatch(true)
 	eventually(t, "it is over", func() bool { return why() == "" && written(w.api) == "p1=1000" })
 	s := &server{Place: Place{API: w.api.URL, CAFile: w.api.CAFile, TokenFile: w.api.TokenFile}}
