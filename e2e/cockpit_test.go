@@ -190,7 +190,7 @@ func (w *world) cockpitPage(t *testing.T) {
 			t.Errorf("no series of Envoy's has a label %s", m[1])
 		}
 	}
-	if lines < 20 {
-		t.Errorf("got %d names on the page, want 20 and more", lines)
+	if lines < 15 {
+		t.Errorf("got %d names on the page, want 15 and more", lines)
 	}
 }

@@ -85,8 +85,8 @@ func TestSlowWorkerIsNamed(t *testing.T) {
 	for c := range 4 {
 		clients.Go(func() {
 			for k := 0; ctx.Err() == nil; k++ {
-				body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":"%d, %d: %s"}]}`, lab.ModelName, c, k,
-					strings.Repeat("why ", 400+k%7*200))
+				body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":"%s"}]}`, lab.ModelName,
+					strings.Repeat(fmt.Sprintf("%d.%d ", c, k), 80+k%7*40))
 				raws(t, l, []byte(body), nil)
 			}
 		})

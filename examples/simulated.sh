@@ -49,7 +49,7 @@ start "$envoy" -c "$work/envoy.yaml" --disable-hot-restart --concurrency 2
 
 # Live workers, and an Envoy that has found Sightline healthy.
 ready() {
-  [ "$(curl -sf "http://$admin/workers" | grep -o '"live"' | wc -l)" = "$WORKERS" ] &&
+  [ "$(curl -sf "http://$admin/workers" | grep -o '"events":"live"' | wc -l)" = "$WORKERS" ] &&
     curl -sf "http://127.0.0.1:$((HTTP_PORT + 2))/stats?filter=cluster.sightline.membership_healthy" | grep -q ': 1'
 }
 for ((i = 0; ; i++)); do

@@ -81,7 +81,7 @@ func joinStatus(list []answer[admin.Status]) (s admin.Status) {
 		s.Sightlines = append(s.Sightlines, one.Sightlines...)
 		s.Broken = s.Broken || one.Broken
 		problems = append(problems, one.Problems)
-		if total(one.Workers) > total(s.Workers) {
+		if n := total(one.Workers) - total(s.Workers); n > 0 || n == 0 && one.Workers["live"] < s.Workers["live"] { // one may know more
 			s.Workers = one.Workers
 		}
 		s.Inflight, s.Backlog = max(s.Inflight, one.Inflight), max(s.Backlog, one.Backlog)

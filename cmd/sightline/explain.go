@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/sightline-router/sightline/app/explain"
+	"github.com/sightline-router/sightline/app/look"
 )
 
 type explainCmd struct{ explain.Options }
@@ -20,6 +24,9 @@ func (c *explainCmd) AfterApply(ctx *kong.Context) (err error) {
 		err = errors.New("-c, --model-dir and --admin exclude each other (want one of them)")
 	}
 	if c.ID != "" && err == nil {
+		if of := strings.TrimSpace(os.Getenv(look.AddressVariable)); len(s.Admin) == 0 && strings.ContainsAny(of, ", ") {
+			return fmt.Errorf("%s has several: want --admin URL of one (sightline decisions --id asks all)", look.AddressVariable)
+		}
 		c.Admin, c.Token, err = s.asked()
 	}
 	return err
