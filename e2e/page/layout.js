@@ -26,7 +26,7 @@
       return innerWidth >= 1440 && height > 800 ? `${height} px` : '';
     },
     'what is wrong in words': () => first([
-      ...all('.problems li').filter((p) => !/^(error|warning|note)\b/.test(p.innerText.trim())),
+      ...all('.problems li').filter((p) => !/^[^a-z]{0,3}(error|warning|note)\b/.test(p.innerText.trim())),
       ...all('#fleet .bad1, #fleet .bad2, #fleet .bad3')
         .filter((s) => !/out|waiting|late \d+ s|in doubt/.test(s.querySelector('.say').textContent)),
     ].map((e) => e.innerText)),
