@@ -97,8 +97,9 @@ func TestTakenOutOfService(t *testing.T) {
 		if c.order == "cordon" { // what was decided before
 			eventually(t, "its last requests end", func() bool { return row().Get("in_flight").Int() == 0 })
 		}
-		if got := during(60); got[0] > 0 || got[1] == 0 || got[2] == 0 {
-			t.Errorf("requests by worker %v while worker-1 is %s, want none there", got, c.is)
+		most := map[string]int{"cordoned": 3}[c.is] // a cordoned worker still gets what it alone holds
+		if got := during(60); got[0] > most || got[1] == 0 || got[2] == 0 {
+			t.Errorf("requests by worker %v while worker-1 is %s, want %d there at most", got, c.is, most)
 		}
 		if got := row().Get("service").String(); got != c.is {
 			t.Errorf("/workers says %q, want %q", got, c.is)
