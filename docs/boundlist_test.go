@@ -60,7 +60,7 @@ var bounds = []bound{
 		"router.forecasting.models router.forecasting.held router.forecasting.removals router/forecast.Model.slots router/forecast.Model.last " +
 			"router/forecast.Model.found router/forecast.ends.now router/forecast.ends.before router/forecast.stack.at"},
 	{"classes of workers that requests teach", "{router/learned.maxClasses}", "not learned", "– the configuration names fewer",
-		"router/learned TestNews: maxClasses", "router/learned.Memory.roots router/learned.root.rows"},
+		"router/learned TestNews: maxClasses, NoRoom", "router/learned.Memory.roots router/learned.root.rows"},
 	{"steps and blocks learned at a start before another replica's answer", "{router/learned.mostAwaiting}", "the answer is not used",
 		"– conversations teach again", "router/learned TestAwait: mostAwaiting", "router/learned.Memory.since"},
 	{"requests watched to be learned, of a slot; steps and blocks of all",

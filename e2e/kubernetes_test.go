@@ -205,7 +205,7 @@ func TestInferencePool(t *testing.T) {
 		api.PutPod(fakekube.Pod{Name: p.name, IP: p.ip, Ready: true}, labels, nil)
 	}
 	g := startGateway(t, map[string]any{"fixed": map[string]any{"service_account": filepath.Dir(api.CAFile)},
-		"kubernetes": map[string]any{"api": api.URL, "pool": "chat", "namespace": "llm"}}, dials(pods[0], httpPort))
+		"kubernetes": map[string]any{"api": api.URL, "pool": "llm/chat"}}, dials(pods[0], httpPort))
 	wantFleet := func(want string) {
 		t.Helper()
 		now := ""
@@ -283,7 +283,7 @@ func TestPoolPolicies(t *testing.T) {
 	api.Set(fakekube.Goals, "urgent", nil, of(map[string]any{"priority": 10}))
 	api.Set(fakekube.Goals, "idle", nil, of(map[string]any{"priority": -1}))
 	g := startGateway(t, map[string]any{"max_in_flight": 10, "fixed": map[string]any{"service_account": filepath.Dir(api.CAFile)},
-		"kubernetes": map[string]any{"api": api.URL, "pool": "chat", "namespace": "llm"}}, dials(p, httpPort))
+		"kubernetes": map[string]any{"api": api.URL, "pool": "llm/chat"}}, dials(p, httpPort))
 	eventually(t, "the pod", func() bool { return g.fleet() == p.name+":live" })
 	g.ready(1)
 	long := []any{user(strings.Repeat("alpha ", 200))}
@@ -362,7 +362,7 @@ func TestDeletionCost(t *testing.T) {
 	}
 	g := startGateway(t, map[string]any{"admin_token": token, "models": []any{map[string]any{"name": "sim-vl", "dir": model}},
 		"fixed":      map[string]any{"service_account": filepath.Dir(api.CAFile)},
-		"kubernetes": map[string]any{"api": api.URL, "pool": "chat", "namespace": "llm", "deletion_cost": true}}, dials(pods[0], httpPort))
+		"kubernetes": map[string]any{"api": api.URL, "pool": "llm/chat", "deletion_cost": true}}, dials(pods[0], httpPort))
 	eventually(t, "three workers", func() bool { return len(strings.Fields(g.fleet())) == 3 })
 	g.ready(3)
 

@@ -147,7 +147,7 @@ func TestPodsAndRecordsChooseNoHost(t *testing.T) {
 		}
 		api.PutPool("chat", labels, 8000)
 		dialsOnlyItsOwn(t, serve(map[string]any{"fixed": map[string]any{"service_account": filepath.Dir(api.CAFile)},
-			"kubernetes": map[string]any{"api": api.URL, "pool": "chat", "namespace": "llm"}}), honest, stolen, opened)
+			"kubernetes": map[string]any{"api": api.URL, "pool": "llm/chat"}}), honest, stolen, opened)
 	})
 	t.Run("records", func(t *testing.T) {
 		own, honest := counted(t, "tcp", "127.0.1.51:0")

@@ -142,7 +142,9 @@ func (c *clientText) medium(p *body.Part) {
 		for _, v := range []gjson.Result{v, body.Last(v, "url")} {
 			if text := v.Str; v.Type == gjson.String && strings.HasPrefix(text, "http") {
 				base, query, _ := strings.Cut(text, "?")
-				md.Form.URL, md.Form.Signed = c.key(base), query != ""
+				if url := c.key(base); md.Form.URL == 0 || url < md.Form.URL { // of several links one, whatever the order of a map
+					md.Form.URL, md.Form.Signed = url, query != ""
+				}
 			}
 		}
 	}

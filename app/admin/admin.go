@@ -182,8 +182,8 @@ func (s *State) decisions(w http.ResponseWriter, r *http.Request) {
 		if text := r.FormValue("since"); text != "" && err == nil {
 			since, err = time.Parse(time.RFC3339, text)
 		}
-		if err == nil && of.filter != "" && !slices.Contains(Filters, of.filter) {
-			err = fmt.Errorf("filter %.40q: want one of %q", of.filter, Filters)
+		if err == nil && of.filter != "" && !slices.Contains(filters, of.filter) {
+			err = fmt.Errorf("filter %.40q: want one of %q", of.filter, filters)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)

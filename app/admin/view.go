@@ -68,8 +68,8 @@ func (v *view) Long() bool {
 	return slices.ContainsFunc(v.Rows, func(r *row) bool { return len(r.Name) > 12 })
 }
 
-// Filters are the choices of decisions.
-func (v *view) Filters() []string { return Filters }
+// Filters are those of the page.
+func (v *view) Filters() []string { return filters }
 
 // fewWorkers is the most that are shown with all that is known of them.
 const fewWorkers = 16
@@ -239,8 +239,8 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 	return v
 }
 
-// Filters are the choices of decisions.
-var Filters = []string{"failed", "inexact", "slow", "differing"}
+// filters are the choices of decisions.
+var filters = []string{"failed", "inexact", "slow", "differing"}
 
 // chosen returns the decisions that a choice names; word is a part of an id, a model or a worker.
 func (c *choice) chosen(all, kept []router.Recent) []router.Recent {

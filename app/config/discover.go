@@ -14,11 +14,18 @@ type Kubernetes struct {
 	API string `yaml:"api"` // such as http://127.0.0.1:8001 of kubectl proxy; default: the pod's own
 	// Pool is the name of an InferencePool of Gateway API's Inference Extension. Its pods are asked what they serve, so models need not
 	// be given.
-	Pool      string `yaml:"pool"`
-	Namespace string `yaml:"namespace"` // the pool's; default: the pod's own
+	Pool string `yaml:"pool"` // [NAMESPACE/]NAME
 	// DeletionCost has the pool's pods annotated with what their removal costs.
 	DeletionCost bool              `yaml:"deletion_cost"`
 	Workers      []KubernetesGroup `yaml:"workers"`
+}
+
+// InferencePool returns the pool's namespace, "" for the pod's own, and its name.
+func (k *Kubernetes) InferencePool() (namespace, name string) {
+	if namespace, name, both := strings.Cut(k.Pool, "/"); both {
+		return namespace, name
+	}
+	return "", k.Pool
 }
 
 // KubernetesGroup is a set of similar workers: where their addresses are listed, and the keys that they share.

@@ -31,6 +31,7 @@ var removed = map[string]string{
 	"workers.events.topic": "all topics are read (leave the key out)",
 	"workers.events.from":  "a publisher connects from its worker's address alone (leave the key out, or have an agent beside the worker)",
 	"kubernetes.ca_file":   account, "kubernetes.token_file": account,
+	"kubernetes.namespace":  "it stands before the pool's name (want pool: NAMESPACE/NAME; groups have a namespace of their own)",
 	"tracing.insecure":      "the address says it (want endpoint: http://HOST:PORT for plain text)",
 	"replicas.api_key_file": "the first token of listen_token_file is sent (leave the key out)",
 	"dynamo.plane":          "it is NATS if nats.url is given, else ZeroMQ (leave the key out)",

@@ -55,8 +55,8 @@ func (c *workersCheck) kubernetes() {
 	if k.API != "" && webURL(k.API) == nil {
 		c.bad("kubernetes.api", "%q is not an API server (want one such as https://10.96.0.1:443)", k.API)
 	}
-	if k.Pool == "" && k.Namespace != "" {
-		c.bad("kubernetes.namespace", "%q, but no pool is named (want kubernetes.pool; groups have a namespace of their own)", k.Namespace)
+	if _, name := k.InferencePool(); k.Pool != "" && (name == "" || k.Pool[0] == '/' || strings.Contains(name, "/")) {
+		c.bad("kubernetes.pool", "%q: want NAME, or NAMESPACE/NAME", k.Pool)
 	}
 	if k.Pool == "" && k.DeletionCost {
 		c.bad("kubernetes.deletion_cost", "true, but no pool is named (want kubernetes.pool, whose pods are annotated)")

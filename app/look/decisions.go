@@ -62,7 +62,7 @@ func Decisions(ctx context.Context, v View, c Choice) error {
 		if follow {
 			decided = of.news(decided, asked, allAnswer(list))
 		}
-		if err := v.decisions(decided, widths, follow, list); err != nil || !follow {
+		if err := v.decisions(decided, widths, follow); err != nil || !follow {
 			return err
 		}
 		v.pages++
@@ -77,7 +77,7 @@ func Decisions(ctx context.Context, v View, c Choice) error {
 }
 
 // decisions prints what is new.
-func (v *View) decisions(decided []router.Recent, widths map[string]int, follow bool, list []answer[[]router.Recent]) error {
+func (v *View) decisions(decided []router.Recent, widths map[string]int, follow bool) error {
 	switch {
 	case v.structured() != "" && follow:
 		for i := range decided {

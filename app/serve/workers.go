@@ -343,11 +343,12 @@ func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err e
 		list = append(list, &runningFinder{key: looks, worker: g.Worker, finder: &f})
 	}
 	if k.Pool != "" {
-		place, err := at("pool", k.Namespace)
+		namespace, name := k.InferencePool()
+		place, err := at("pool", namespace)
 		if err != nil {
 			return nil, err
 		}
-		p := discover.Pool{Place: place, Name: k.Pool}
+		p := discover.Pool{Place: place, Name: name}
 		looks := fmt.Sprintf("%+v %t", p, k.DeletionCost)
 		p.Log = log
 		list = append(list, &runningFinder{key: looks, policies: &p, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})

@@ -79,12 +79,11 @@ func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 	if f.PoolGroup != poolGroup {
 		return fmt.Errorf("--pool-group %s: not supported (want %s, whose version is v1)", f.PoolGroup, poolGroup)
 	}
-	namespace, pool, both := strings.Cut(f.Pool, "/")
-	if !both {
-		namespace, pool = "", f.Pool
+	given, _ := cfg.Kubernetes.InferencePool()
+	cfg.Kubernetes.Pool = f.Pool
+	if namespace := cmp.Or(f.Namespace, given, os.Getenv("NAMESPACE")); namespace != "" && !strings.Contains(f.Pool, "/") {
+		cfg.Kubernetes.Pool = namespace + "/" + f.Pool
 	}
-	cfg.Kubernetes.Pool = pool
-	cfg.Kubernetes.Namespace = cmp.Or(namespace, f.Namespace, cfg.Kubernetes.Namespace, os.Getenv("NAMESPACE"))
 	for _, port := range []struct {
 		flag    string
 		given   int

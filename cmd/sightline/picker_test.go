@@ -50,7 +50,8 @@ func TestPickerFlags(t *testing.T) {
 			}
 			continue
 		}
-		got := fmt.Sprint(cfg.Kubernetes.Pool, " ", cfg.Kubernetes.Namespace, " ", cfg.Listen, " ", cfg.GRPCHealth, " ", cfg.Admin, " ",
+		namespace, pool := cfg.Kubernetes.InferencePool()
+		got := fmt.Sprint(pool, " ", namespace, " ", cfg.Listen, " ", cfg.GRPCHealth, " ", cfg.Admin, " ",
 			cfg.Route.Picker, " ", cfg.TLS.Cert)
 		if got != c.want || err != nil || len(f.ignored()) != c.ignored {
 			t.Errorf("%s: %v, %q, want %q; without effect: %q", c.args, err, got, c.want, f.ignored())

@@ -82,9 +82,17 @@ func (c *Cause) UnmarshalText(text []byte) error {
 type Sums [causes]int
 
 // MarshalJSON returns an object of tokens by cause.
-func (s Sums) MarshalJSON() ([]byte, error) {
-	by := make(map[Cause]int, len(s))
-	for c, n := range s {
+func (s Sums) MarshalJSON() ([]byte, error) { return marshal(s) }
+
+// UnmarshalJSON reads one. Tokens of a cause that this release does not know count as unknown.
+func (s *Sums) UnmarshalJSON(text []byte) (err error) {
+	*s, err = unmarshal[int](text)
+	return err
+}
+
+func marshal[N int | float64](of [causes]N) ([]byte, error) {
+	by := make(map[Cause]N, len(of))
+	for c, n := range of {
 		if n != 0 {
 			by[Cause(c)] = n
 		}
@@ -92,19 +100,15 @@ func (s Sums) MarshalJSON() ([]byte, error) {
 	return json.Marshal(by)
 }
 
-// UnmarshalJSON reads one. Tokens of a cause that this release does not know count as unknown.
-func (s *Sums) UnmarshalJSON(text []byte) error {
-	var by map[string]int
-	if err := json.Unmarshal(text, &by); err != nil {
-		return err
-	}
-	*s = Sums{}
+func unmarshal[N int | float64](text []byte) (of [causes]N, err error) {
+	var by map[string]N
+	err = json.Unmarshal(text, &by)
 	for name, n := range by {
 		c := Unknown
 		_ = c.UnmarshalText([]byte(name))
-		s[c] += n
+		of[c] += n
 	}
-	return nil
+	return of, err
 }
 
 // Add adds others.
@@ -134,29 +138,12 @@ func (s *Seconds) Total() (n float64) {
 }
 
 // MarshalJSON returns an object of seconds by cause.
-func (s Seconds) MarshalJSON() ([]byte, error) {
-	by := make(map[Cause]float64, len(s))
-	for c, n := range s {
-		if n > 0 {
-			by[Cause(c)] = n
-		}
-	}
-	return json.Marshal(by)
-}
+func (s Seconds) MarshalJSON() ([]byte, error) { return marshal(s) }
 
 // UnmarshalJSON reads one. Seconds of a cause that this release does not know count as of an unknown one.
-func (s *Seconds) UnmarshalJSON(text []byte) error {
-	var by map[string]float64
-	if err := json.Unmarshal(text, &by); err != nil {
-		return err
-	}
-	*s = Seconds{}
-	for name, n := range by {
-		c := Unknown
-		_ = c.UnmarshalText([]byte(name))
-		s[c] += n
-	}
-	return nil
+func (s *Seconds) UnmarshalJSON(text []byte) (err error) {
+	*s, err = unmarshal[float64](text)
+	return err
 }
 
 // Each calls a function with each cause that has tokens, the largest first.

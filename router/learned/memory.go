@@ -52,6 +52,7 @@ const mostAwaiting = 1 << 19 // steps and blocks of the lessons that are kept wh
 type Stats struct {
 	Nodes, Bytes int
 	Forgotten    uint64 // nodes that were dropped for lack of room
+	NoRoom       uint64 // requests that taught nothing: they were of too many classes
 }
 
 // root is the node before all paths of a class.
@@ -268,6 +269,7 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 	p, t, before := &l.Path, l.Taught, m.changes
 	root := m.root(l.Class)
 	if root == nil {
+		m.stats.NoRoom++
 		return false
 	}
 	root.low, root.fine = false, false

@@ -238,8 +238,8 @@ func TestNews(t *testing.T) {
 			taught++
 		}
 	}
-	if len(m.roots) != maxClasses || taught != maxClasses-1 {
-		t.Errorf("%d classes, %d taught; want %d and one less", len(m.roots), taught, maxClasses)
+	if s := m.Stats(); len(m.roots) != maxClasses || taught != maxClasses-1 || s.NoRoom != maxClasses+1 {
+		t.Errorf("got %d classes, %d taught, %+v, want %d, %d, NoRoom %d", len(m.roots), taught, s, maxClasses, maxClasses-1, maxClasses+1)
 	}
 	m = NewMemory(20<<10, new(Sizes)) // others are forgotten, and their classes with them
 	for class := range uint32(3 * maxClasses) {

@@ -83,7 +83,7 @@ func (t *places) add(r *Request) {
 func (t *places) put(p *Place) {
 	key := placeKey{p.Model, p.Change}
 	if one := (*t)[key]; one != nil {
-		one.Tokens, one.Requests, one.Seconds = one.Tokens+p.Tokens, one.Requests+p.Requests, one.Seconds+p.Seconds
+		one.also(p)
 		one.Example = p.Example
 		return
 	}
@@ -98,6 +98,11 @@ func (t *places) put(p *Place) {
 	(*t)[key] = &own
 }
 
+// also adds what another one of the place cost.
+func (p *Place) also(o *Place) {
+	p.Tokens, p.Requests, p.Seconds = p.Tokens+o.Tokens, p.Requests+o.Requests, p.Seconds+o.Seconds
+}
+
 // merge adds others, and keeps as many as a period has: the dearest.
 func (t *places) merge(o places) {
 	if *t == nil {
@@ -105,7 +110,7 @@ func (t *places) merge(o places) {
 	}
 	for key, p := range o {
 		if one := (*t)[key]; one != nil {
-			one.Tokens, one.Requests, one.Seconds = one.Tokens+p.Tokens, one.Requests+p.Requests, one.Seconds+p.Seconds
+			one.also(p)
 		} else {
 			own := *p
 			(*t)[key] = &own

@@ -7,7 +7,8 @@
 # admin page, such as svc/sightline and the secret's token; NAMESPACE is both's. Each worker is cordoned for SETTLE seconds, in which what
 # others can serve goes to them; then it is drained, which takes TIMEOUT at most, and replaced by UPGRADE, which gets its name. Other
 # than a pod's deletion, UPGRADE must return only when the new one answers. The next one's turn is when Sightline reads its events. A
-# worker that does not come back, or a drain that takes too long, ends it: uncordon brings that worker back.
+# worker that does not come back, or a drain that takes too long, ends it: uncordon brings that worker back. Until the new one is known,
+# Sightline says that there is no such worker, which is no error here.
 set -eu
 export NAMESPACE="${NAMESPACE:-llm}"
 upgrade=${UPGRADE:-"kubectl -n $NAMESPACE delete pod"}
