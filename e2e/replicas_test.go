@@ -201,6 +201,10 @@ func TestReplicasLearnTogether(t *testing.T) {
 		first[i] = ask(i)
 		all[i] = append(all[i], message("assistant", gjson.GetBytes(first[i].body, "choices.0.message.content").Str), message("user", "Why?"))
 	}
+	defer func() {
+		t.Logf("learned: got %v + %v, want %v; remembered: got %v and %v bytes, want the same", learnedAt(one), learnedAt(two), before+talks,
+			remembered(one), remembered(two))
+	}()
 	eventually(t, "both know all", func() bool {
 		return learnedAt(one)+learnedAt(two) >= before+talks && remembered(one) == remembered(two)
 	})

@@ -57,8 +57,8 @@ func (r *Replicas) LearnedSnapshot(most int) []byte {
 	return append(binary.LittleEndian.AppendUint64(nil, key), l.memory.Snapshot(most-8)...)
 }
 
-// TakeLearned asks for another replica's LearnedSnapshot and remembers it, unless something is remembered already, and what is learned
-// meanwhile behind it. It returns the snapshot's size; 0: there is none.
+// TakeLearned asks for another replica's LearnedSnapshot and remembers it, and what was learned since the start or since the secret was
+// replaced behind it, unless a snapshot was taken already or too much was learned. It returns the snapshot's size; 0: there is none.
 func (r *Replicas) TakeLearned(ask func() ([]byte, error)) (bytes int, err error) {
 	l := r.learning
 	if l == nil {
@@ -68,7 +68,6 @@ func (r *Replicas) TakeLearned(ask func() ([]byte, error)) (bytes int, err error
 	if !l.memory.Await() {
 		return 0, nil
 	}
-	defer l.memory.Resume()
 	b, err := ask()
 	if err != nil || len(b) < 8 {
 		return 0, err
@@ -77,7 +76,10 @@ func (r *Replicas) TakeLearned(ask func() ([]byte, error)) (bytes int, err error
 		return 0, errors.New("what another replica remembers was learned under another secret")
 	}
 	b = b[8:]
-	if err := l.memory.Load(b); err != nil {
+	if len(b) > 0 {
+		err = l.memory.Load(b)
+	}
+	if err != nil {
 		return 0, err
 	}
 	return len(b), nil

@@ -41,7 +41,8 @@ type Memory struct {
 	stats Stats
 
 	changes  uint64 // of what is remembered
-	awaiting bool   // a snapshot may come
+	shared   bool   // with other replicas
+	awaiting bool   // a snapshot of theirs may come
 	since    []Lesson
 	steps    int // and blocks, of those since then
 }
@@ -169,23 +170,18 @@ func (m *Memory) Clear() {
 	m.nodes, m.roots = make(map[edge]*node), make(map[uint32]*root)
 	m.ring.prev, m.ring.next = &m.ring, &m.ring
 	m.stats.Nodes, m.stats.Bytes = 0, 0
-	m.since, m.steps = nil, 0
+	m.awaiting, m.since, m.steps = m.shared, nil, 0
 }
 
-// Await keeps what is taught from now on until Resume, so that it can be taught again behind a snapshot. If the memory is not empty,
-// Await does nothing and returns false.
+// Await reports whether a snapshot can still be loaded. The first call keeps what an empty memory is taught from then on, so that it can
+// be taught again behind the snapshot, and Clear does from then on. Load ends it, and so does more than can be kept.
 func (m *Memory) Await() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.awaiting = len(m.nodes) == 0
+	if !m.shared {
+		m.shared, m.awaiting = true, len(m.nodes) == 0
+	}
 	return m.awaiting
-}
-
-// Resume ends Await.
-func (m *Memory) Resume() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.awaiting, m.since, m.steps = false, nil, 0
 }
 
 // Stats returns what the memory holds and has done.

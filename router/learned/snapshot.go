@@ -111,8 +111,8 @@ func (m *Memory) copy(most int) (list []node, parents []int, classes map[*node]u
 	return list, parents, classes
 }
 
-// Load replaces what is remembered by a snapshot, as far as it has room, and by what was taught since Await. A snapshot that is not one
-// changes nothing.
+// Load replaces what is remembered by a snapshot, as far as it has room, and by what was taught since Await, which it ends. A snapshot
+// that is not one changes nothing.
 func (m *Memory) Load(snapshot []byte) error {
 	fresh := NewMemory(m.most, m.sizes)
 	if err := fresh.load(snapshot); err != nil {
@@ -134,6 +134,7 @@ func (m *Memory) Load(snapshot []byte) error {
 	for i := range m.since {
 		m.teach(&m.since[i])
 	}
+	m.awaiting, m.since, m.steps = false, nil, 0
 	return nil
 }
 

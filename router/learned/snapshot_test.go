@@ -46,7 +46,6 @@ func TestSnapshot(t *testing.T) {
 			}
 		}
 	}
-	b.Resume()
 	if b.Load(a.Snapshot(1<<30)) == nil {
 		t.Error("a second one was loaded")
 	}
@@ -66,7 +65,6 @@ func TestSnapshot(t *testing.T) {
 		if err := b.Load(message); err != nil {
 			t.Fatal(err)
 		}
-		b.Resume()
 		check(t, b)
 		var p Recalled
 		b.Recall(1, known[0].path(), &p)
@@ -98,7 +96,6 @@ func TestSnapshotIsChecked(t *testing.T) {
 				t.Fatalf("a refused one left %+v, want %+v", m.Stats(), Stats{})
 			}
 		}
-		m.Resume()
 		check(t, m)
 		var p Recalled
 		for _, r := range known {
@@ -191,7 +188,6 @@ func TestAwait(t *testing.T) {
 	if err := b.Load(a.Snapshot(1 << 20)); err != nil {
 		t.Fatal(err)
 	}
-	b.Resume()
 	check(t, b)
 	for _, r := range []request{old, fresh} {
 		b.Recall(1, r.path(), &p)
@@ -200,7 +196,7 @@ func TestAwait(t *testing.T) {
 		}
 	}
 	if b.Await() {
-		t.Error("a memory that is not empty awaits")
+		t.Error("a memory awaits a second snapshot")
 	}
 	b.Clear()
 	b.Await()

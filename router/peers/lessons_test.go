@@ -2,6 +2,7 @@ package peers
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -69,9 +70,17 @@ func TestLessonsTravel(t *testing.T) {
 	eventually(t, "that is told too", func() bool { return bytes.Equal(knows(b), knows(a)) })
 
 	late := h.join(t)
+	for _, none := range [][]byte{nil, binary.LittleEndian.AppendUint64(nil, key)} { // of nobody, of one that knows nothing
+		if n, err := late.router.Replicas().TakeLearned(func() ([]byte, error) { return none, nil }); n != 0 || err != nil {
+			t.Errorf("asked for nothing: got %d bytes, %v, want 0, no error", n, err)
+		}
+	}
+	before, during := lessonOf(9), lessonOf(7)
+	for _, r := range []*replica{late, a} { // taught before it could ask another one
+		r.router.Replicas().ApplyLearned(key, before)
+	}
 	eventually(t, "it hears them", known(3, late))
 	eventually(t, "it knows their keys", func() bool { return len(late.sameSecret()) == 2 })
-	during := lessonOf(7)
 	n, err := late.router.Replicas().TakeLearned(func() ([]byte, error) {
 		late.router.Replicas().ApplyLearned(key, during)
 		return late.RequestLearned(t.Context())
