@@ -33,7 +33,7 @@ func TestPages(t *testing.T) {
 	for i, id := range []string{"first", "second"} {
 		d := rt.Decide(t.Context(), &router.Request{ID: id, Path: "/v1/chat/completions", Body: [][]byte{[]byte(`{"model":"<b>none</b>"}`)}})
 		if len(d.Targets) != 1 || d.Reason != router.Load {
-			t.Fatalf("decision %q: %+v", id, d)
+			t.Fatalf("decision %q: %+v, want len(d.Targets) == 1, d.Reason == router.Load", id, d)
 		}
 		rt.Observe(router.Outcome{ID: id, Phase: router.Ended, Addr: "10.0.0.5:8000", Code: 200, CachedTokens: 16 * i, PromptTokens: 64})
 	}
@@ -111,21 +111,21 @@ func TestPages(t *testing.T) {
 		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "<b>&lt;bad&gt;</b>",
 		"shared with 2 other replicas; last messages at most 0.4 s old"} {
 		if !strings.Contains(page, want) {
-			t.Errorf("the page lacks %q", want)
+			t.Errorf("the page lacks %q, want it in page", want)
 		}
 	}
 	if strings.Contains(page, "none</b>") {
-		t.Error("the page shows what a client wrote as its own")
+		t.Error(`the page shows what a client wrote as its own, want no "none</b>" in page`)
 	}
 	var last []router.Recent
 	if err := json.Unmarshal([]byte(get("GET", "/decisions?n=1", 200)), &last); err != nil || len(last) != 1 ||
 		last[0].ID != "second" || last[0].Reported != 16 {
-		t.Errorf("/decisions?n=1: %+v (%v)", last, err)
+		t.Errorf(`/decisions?n=1: %+v (%v), want no error, len(last) == 1, last[0].ID == "second", last[0].Reported == 16`, last, err)
 	}
 	var one router.Recent
 	if err := json.Unmarshal([]byte(get("GET", "/decisions?id=first", 200)), &one); err != nil || one.Reported != 0 ||
 		one.Used != "10.0.0.5:8000" {
-		t.Errorf("/decisions?id=first: %+v (%v)", one, err)
+		t.Errorf(`/decisions?id=first: %+v (%v), want no error, one.Reported == 0, one.Used == "10.0.0.5:8000"`, one, err)
 	}
 	get("GET", "/decisions?id=third", 404)
 	for _, seconds := range []string{"61", "1e9", "NaN", "Inf"} {
@@ -152,17 +152,17 @@ func TestPages(t *testing.T) {
 	get("POST", "/workers/resync?worker=gpu-z", 404)
 	get("GET", "/workers/resync?worker=gpu-a", 405)
 	if s := get("POST", "/reload", 200); s != "taken up\n" {
-		t.Errorf("/reload says %q", s)
+		t.Errorf("/reload says %q, want s == \"taken up\\n\"", s)
 	}
 	broken = errors.New("models: none")
 	if s := get("POST", "/reload", 422); s != "models: none\n" {
-		t.Errorf("/reload says %q", s)
+		t.Errorf("/reload says %q, want s == \"models: none\\n\"", s)
 	}
 	if s := get("GET", "/index?worker=gpu-a&rank=1",
 		200); s != `{"block":0,"parent":-1,"place":0,"local_hash":"000000000000000a","engine_hash":"0000000000000000","tiers":[]}
 {"block":1,"parent":0,"place":1,"local_hash":"000000000000000b","engine_hash":"0000000000000007","tiers":["gpu","cpu"]}
 ` {
-		t.Errorf("/index: %q", s)
+		t.Errorf("/index: got %q, want the two blocks", s)
 	}
 	if s := get("POST", "/v1/route?path=/v1/completions", 400); !strings.Contains(s, "JSON") { // no body
 		t.Errorf("/v1/route: got %q, want a word about JSON", s)

@@ -127,11 +127,12 @@ func TestFleets(t *testing.T) {
 				strips = []string{"bad0"}
 			}
 			if worst := strips[0][:4]; worst != map[bool]string{false: "bad0", true: "bad3"}[broken] {
-				t.Errorf("%d %s: the first is %s", size, state, worst)
+				t.Errorf(`%d %s: the first is %s, want worst == map[bool]string{false: "bad0", true: "bad3"}[broken]`,
+					size, state, worst)
 			}
 			for _, want := range []string{"v0.3.0", "sightline-0", "2 h 10 min"} {
 				if !strings.Contains(page, want) {
-					t.Errorf("the page lacks %q", want)
+					t.Errorf("the page lacks %q, want it in page", want)
 				}
 			}
 			if problems := get("/problems"); (problems == "[]\n") != !broken {

@@ -56,7 +56,7 @@ func TestEvents(t *testing.T) {
 				return news
 			}
 		}
-		t.Fatalf("the stream ended: %v", lines.Err())
+		t.Fatalf("the stream ended: %v, want another message", lines.Err())
 		return nil
 	}
 	if all := next(); len(all) < len(sections)-3 || !strings.Contains(all["fleet"], "&lt;gpu&gt;") {
@@ -78,7 +78,7 @@ func TestEvents(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("who has left is still written to")
+			t.Fatal("who has left is still written to, want an end in 20 s")
 		}
 	}
 	c.step(now.Add(2 * time.Second))
@@ -142,7 +142,8 @@ func TestHistory(t *testing.T) {
 	last, ten := h.minutes[seconds-1], h.hour[tens-1]
 	if last.Prompt != 100 || ten.Prompt != 1000 || ten.Decisions != 20 || !math.IsNaN(last.Median) || ten.Median != 2 ||
 		ten.Tail != 3 || ten.Most != 499 {
-		t.Errorf("a second: %+v, ten: %+v", last, ten)
+		t.Errorf("a second: %+v, ten: %+v, want last.Prompt == 100, ten.Prompt == 1000, ten.Decisions == 20, "+
+			"math.IsNaN(last.Median), ten.Median == 2, ten.Tail == 3, ten.Most == 499", last, ten)
 	}
 	now := time.Now()
 	for n, want := range map[int]string{1: "30 s", 90: "90 s", seconds: "5 min"} {
@@ -160,14 +161,16 @@ func TestHistory(t *testing.T) {
 	marks := plots(h.minutes, 1, h.marks, now)[0].Marks
 	if len(h.marks) != maxMarks || !slices.Contains(marks, mark{"240.0", "w0 is out 60 s ago"}) ||
 		!slices.Contains(marks, mark{"240.0", "w0 is back 60 s ago"}) || !strings.HasPrefix(h.marks[0].what, "configuration applied") {
-		t.Errorf("%d marks, shown: %v", len(h.marks), marks)
+		t.Errorf(`%d marks, shown: %v, want len(h.marks) == %v, slices.Contains(marks, mark{"240.0", "w0 is out 60 s ago"}), `+
+			`slices.Contains(marks, mark{"240.0", "w0 is back 60 s ago"}), strings.HasPrefix(h.marks[0].what, "configuration `+
+			`applied")`, len(h.marks), marks, maxMarks)
 	}
 	list := plots(h.minutes, 1, nil, now)
 	if s := list[0].Series; s[0].Last != "50" || s[1].Last != "–" || s[1].D != "" {
 		t.Errorf("cached: got %+v, want [0].Last %q, [1].Last %q, [1].D %q", s, "50", "–", "")
 	}
 	if d := list[1].Series[0].D; strings.Count(d, "M") != seconds/2 || strings.Contains(d, "NaN") {
-		t.Errorf("every second one is not known: %.100s", d)
+		t.Errorf(`every second one is not known: %.100s, want strings.Count(d, "M") == seconds/2, no "NaN" in d`, d)
 	}
 }
 
@@ -217,7 +220,8 @@ func TestEveryCostHasAColour(t *testing.T) {
 	}
 	for _, b := range bars[0].Bars {
 		if strings.Count(string(css), "--"+b.Class+":") != 2 || !strings.Contains(string(css), "."+b.Class+" {") {
-			t.Errorf("%s: page.css has no colours for %s", b.Name, b.Class)
+			t.Errorf(`%s: page.css has no colours for %s, want strings.Count(string(css), "--"+b.Class+":") == 2, "."+b.Class+" `+
+				`{" in string(css)`, b.Name, b.Class)
 		}
 	}
 }

@@ -84,12 +84,14 @@ func TestAccess(t *testing.T) {
 			}
 			if says := w.Body.String(); c.what == "an operator's POST" && i == 0 && (strings.Contains(says, "beyond loopback") ||
 				!strings.Contains(says, "POST requires it")) {
-				t.Errorf("%s from this machine is told %q", c.what, says)
+				t.Errorf(`%s from this machine is told %q, want c.what != "an operator's POST" or i != 0 or (no "beyond `+
+					`loopback" in says, "POST requires it" in says)`, c.what, says)
 			}
 			asks := w.Header().Get("WWW-Authenticate") != ""
 			if says := w.Body.String(); w.Code >= 400 && !strings.Contains(says, "admin_token") &&
 				!strings.Contains(says, "another site") || asks != (w.Code == local) || strings.Contains(says, token) {
-				t.Errorf("%s: it says %q, asks for a password %t", c.what, says, asks)
+				t.Errorf(`%s: it says %q, asks for a password %t, want w.Code < 400 or "admin_token" in says or "another site" `+
+					`in says, asks == (w.Code == local), no %q in says`, c.what, says, asks, token)
 			}
 		}
 	}

@@ -77,19 +77,19 @@ func TestNoSecretLeaves(t *testing.T) {
 	for _, name := range []string{"config.yaml", "version.json", "sightline/workers", "sightline/metrics",
 		"envoy/config_dump", "envoy/server_info", "doctor.json", "missing.txt"} {
 		if files[name] == "" {
-			t.Errorf("%s is not in it; it says\n%s", name, all)
+			t.Errorf("%s is not in it; it says\n%s, want files[name] != \"\"", name, all)
 		}
 	}
 	for name, text := range files {
 		all += "\n== " + name + "\n" + text
 	}
 	if at := strings.Index(all, "planted-"); at >= 0 {
-		t.Errorf("a secret is in it: %.300s", all[max(0, at-150):])
+		t.Errorf("a secret is in it: %.300s, want at < 0", all[max(0, at-150):])
 	}
 	for _, kept := range []string{"worker-a", "kept-model", "kept-choice", "kept-name", "kept_metric", "kept-cluster",
 		"kept-value", "12345678901234567890", "${env:PLANTED}", "answers 302"} {
 		if !strings.Contains(all, kept) {
-			t.Errorf("%s is not in it", kept)
+			t.Errorf("%s is not in it, want it in all", kept)
 		}
 	}
 	if err := Run(context.Background(), Options{File: file}, io.Discard); !errors.Is(err, os.ErrExist) {

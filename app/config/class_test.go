@@ -35,12 +35,15 @@ func TestClasses(t *testing.T) {
 	own, _ := c.ClassOf(&c.Workers[0])
 	if own.BlockSize != 16 || own.EngineVersion != "0.32.0" || own.Dir != c.Models[0].Dir ||
 		own.OffloadUnit != 256 {
-		t.Errorf("default class: %+v", own)
+		t.Errorf(`default class: %+v, want own.BlockSize == 16, own.EngineVersion == "0.32.0", own.Dir == c.Models[0].Dir, `+
+			`own.OffloadUnit == 256`, own)
 	}
 	wide, _ := c.ClassOf(&c.Workers[1])
 	if wide.BlockSize != 32 || wide.EngineVersion != "0.32.0" || wide.EngineModel != "org/m" || wide.ProcessorKwargs != own.ProcessorKwargs ||
 		wide.Dir != own.Dir || wide.ChatTemplate != filepath.Join(filepath.Dir(path), "t.jinja") {
-		t.Errorf("wide: %+v", wide)
+		t.Errorf(`wide: %+v, want wide.BlockSize == 32, wide.EngineVersion == "0.32.0", wide.EngineModel == "org/m", `+
+			`wide.ProcessorKwargs == %v, wide.Dir == %v, wide.ChatTemplate == filepath.Join(filepath.Dir(path), "t.jinja")`,
+			wide, own.ProcessorKwargs, own.Dir)
 	}
 	if old, _ := c.Models[0].Class("old"); old.EngineVersion != "0.30.0" || old.BlockSize != 16 || old.EngineModel != "m" ||
 		old.OffloadUnit != 128 {

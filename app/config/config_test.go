@@ -39,10 +39,10 @@ func readsBack(t *testing.T, c Config) {
 	}
 	again, err := Parse(text)
 	if err != nil {
-		t.Fatalf("what --print-config shows cannot be read back: %v\n%s", err, text)
+		t.Fatalf("what --print-config shows cannot be read back: %v\n%s, want no error", err, text)
 	}
 	if second, _ := again.YAML(); string(second) != string(text) {
-		t.Errorf("not the same twice:\n%s\n%s", text, second)
+		t.Errorf("not the same twice:\n%s\n%s, want string(second) == string(text)", text, second)
 	}
 }
 
@@ -53,10 +53,10 @@ func TestDefaultsAndFile(t *testing.T) {
 	}
 	m, w := c.Models[0], c.Workers[0]
 	if m.BlockSize != 32 || m.Engine != "vllm" || m.EngineModel != "m" || c.BodyLimit != 64<<20 {
-		t.Errorf("%+v", c)
+		t.Errorf(`%+v, want m.BlockSize == 32, m.Engine == "vllm", m.EngineModel == "m", c.BodyLimit == 64<<20`, c)
 	}
 	if w.Name != "10.0.0.5:8000" || w.Model != "m" {
-		t.Errorf("%+v", w)
+		t.Errorf(`%+v, want w.Name == "10.0.0.5:8000", w.Model == "m"`, w)
 	}
 	readsBack(t, c)
 	path := filepath.Join(t.TempDir(), "sightline.yaml")
@@ -65,7 +65,7 @@ func TestDefaultsAndFile(t *testing.T) {
 	}
 	c, err = Load(path)
 	if err != nil || c.Models[0].Dir != filepath.Join(filepath.Dir(path), "models/m") {
-		t.Errorf("%v %q", err, c.Models[0].Dir)
+		t.Errorf(`%v %q, want no error, c.Models[0].Dir == filepath.Join(filepath.Dir(path), "models/m")`, err, c.Models[0].Dir)
 	}
 }
 
@@ -73,7 +73,8 @@ func TestDefaultsAndFile(t *testing.T) {
 func TestPlainZero(t *testing.T) {
 	c, err := Parse([]byte("hold: 0\ndrain: \"0\"\nmedia: {budget: ~}\nenvoy: {message_timeout: \"1s\"}\n"))
 	if err != nil || c.Hold+c.Drain != 0 || c.Media.Budget != 150*time.Millisecond || c.Envoy.MessageTimeout != time.Second {
-		t.Errorf("%v %+v", err, c)
+		t.Errorf("%v %+v, want no error, c.Hold+c.Drain == 0, c.Media.Budget == 150*time.Millisecond, c.Envoy.MessageTimeout == "+
+			"time.Second", err, c)
 	}
 	mistake(t, "media: {budget: 0}", "media.budget: 0s is out of range (want 1ms to 1m0s)")
 	for _, wrong := range []string{"5", "0.5", "-3", "true", "[0s]"} {
@@ -158,13 +159,13 @@ func TestNulls(t *testing.T) {
 		"models: [{name: m, dir: d}]\nworkers: [~]",
 		"kubernetes: {workers: [~]}", "envoy: {pools: [~]}", "dynamo: {frontends: [~]}", "media: {allow: [~]}"} {
 		if _, err := Parse([]byte(text)); err == nil {
-			t.Errorf("%s: no error", text)
+			t.Errorf("%s: no error, want an error", text)
 		}
 	}
 	for _, text := range []string{"", "~", "models: ~\nworkers: ~", "media: ~\nenvoy: {worker_tls: ~}",
 		"models: [{name: m, dir: d, classes: ~, block_size: ~}]"} {
 		if _, err := Parse([]byte(text)); err != nil {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("%s: %v, want no error", text, err)
 		}
 	}
 }
@@ -180,7 +181,8 @@ func TestSet(t *testing.T) {
 	}
 	if m.BlockSize != 64 || m.ContentFormat != "string" || m.MaxModelLen != 9 || m.ProcessorKwargs != `{"max_pixels": 50176}` ||
 		m.Engine != "vllm" {
-		t.Errorf("%+v", m)
+		t.Errorf("%+v, want m.BlockSize == 64, m.ContentFormat == \"string\", m.MaxModelLen == 9, m.ProcessorKwargs == "+
+			"`{\"max_pixels\": 50176}`, m.Engine == \"vllm\"", m)
 	}
 	if err := m.Set("blok_size=3"); err == nil || !strings.Contains(err.Error(), "blok_size: unknown key") {
 		t.Error(err)
@@ -222,12 +224,13 @@ func TestDocumented(t *testing.T) {
 			list = m[1]
 			lines++
 		} else if strings.HasPrefix(line, "- ") && !code {
-			t.Errorf("docs/configuration.md: this is no list of keys, a default and a meaning: %s", line)
+			t.Errorf(`docs/configuration.md: this is no list of keys, a default and a meaning: %s, want !strings.HasPrefix(line, `+
+				`"- ") or code`, line)
 		}
 		for _, m := range quoted.FindAllStringSubmatch(list, -1) {
 			named[m[1]] = true
 			if !keys[m[1]] {
-				t.Errorf("docs/configuration.md names %s, which is no key", m[1])
+				t.Errorf("docs/configuration.md names %s, which is no key, want keys[m[1]]", m[1])
 			}
 		}
 		if title, _, _ := strings.Cut(line, ": "); strings.HasPrefix(line, "#") {
@@ -243,7 +246,7 @@ func TestDocumented(t *testing.T) {
 	}
 	for k := range keys {
 		if !named[k] && !strings.Contains(string(page), "`"+k+"`") {
-			t.Errorf("docs/configuration.md does not name %s", k)
+			t.Errorf("docs/configuration.md does not name %s, want named[k] or \"`\"+k+\"`\" in string(page)", k)
 		}
 	}
 }
@@ -257,7 +260,7 @@ func TestReadmeExample(t *testing.T) {
 	_, rest, ok := strings.Cut(string(page), "```yaml\n")
 	example, _, end := strings.Cut(rest, "```")
 	if !ok || !end {
-		t.Fatal("README.md has no YAML example")
+		t.Fatal("README.md has no YAML example, want ok, end")
 	}
 	var lines []string
 	for _, l := range strings.Split(example, "\n") {
@@ -265,7 +268,7 @@ func TestReadmeExample(t *testing.T) {
 	}
 	c, err := Parse([]byte(strings.Join(lines, "\n")))
 	if err != nil || len(c.Workers) != 2 || len(c.Models) != 1 {
-		t.Errorf("%v: %d workers, %d models", err, len(c.Workers), len(c.Models))
+		t.Errorf("%v: %d workers, %d models, want no error, len(c.Workers) == 2, len(c.Models) == 1", err, len(c.Workers), len(c.Models))
 	}
 }
 

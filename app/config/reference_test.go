@@ -52,7 +52,7 @@ workers:
 		c.NATS.URL != "nats://h:4222" || c.NATS.Auth != "sekret user: {x} # \"\n" || c.Media.Domains[1] != "h.example" ||
 		m.Name != "0123" || m.Dir != filepath.Join(dir, "h/m") ||
 		m.ChatTemplate != "${x}{{ a }}" || m.ProcessorKwargs != `{"max_pixels": 7}` || c.Workers[1].Addr != "10.9.8.7:8001" {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v, want what the references name", c)
 	}
 	text, err := c.YAML()
 	if err != nil {
@@ -60,16 +60,17 @@ workers:
 	}
 	for _, secret := range []string{"sekret", "10.9.8.7", "0123", "nats://h:"} {
 		if strings.Contains(string(text), secret) {
-			t.Errorf("%q is printed:\n%s", secret, text)
+			t.Errorf("%q is printed:\n%s, want it not in string(text)", secret, text)
 		}
 	}
 	again, err := parse(text, dir)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, text)
+		t.Fatalf("%v\n%s, want no error", err, text)
 	}
 	if second, _ := again.YAML(); string(second) != string(text) || again.Models[0].ProcessorKwargs != m.ProcessorKwargs ||
 		again.MaxInFlight != 7 || !again.PassCacheHints {
-		t.Errorf("what is printed reads as something else:\n%s\n%s", text, second)
+		t.Errorf("what is printed reads as something else:\n%s\n%s, want string(second) == string(text), "+
+			"again.Models[0].ProcessorKwargs == %v, again.MaxInFlight == 7, again.PassCacheHints", text, second, m.ProcessorKwargs)
 	}
 	if files := c.Files(); len(files) != 4 || !slices.Contains(files, filepath.Join(dir, "sightline.yaml")) ||
 		!slices.Contains(files, filepath.Join(dir, "user")) {

@@ -29,7 +29,10 @@ func TestFollow(t *testing.T) {
 		live.Envoy.MessageTimeout != was.Envoy.MessageTimeout ||
 		len(live.Workers) != 2 || live.MaxInFlight != 3 || live.Media.Domains[0] != "d" ||
 		live.Media.Budget != next.Media.Budget || live.Envoy.Listen != "127.0.0.1:3" {
-		t.Errorf("%+v", live)
+		t.Errorf(`%+v, want live.Listen == %v, live.NATS.URL == "nats://a", live.Index.MaxBytes == was.Index.MaxBytes, `+
+			`live.Envoy.MessageTimeout == was.Envoy.MessageTimeout, len(live.Workers) == 2, live.MaxInFlight == 3, `+
+			`live.Media.Domains[0] == "d", live.Media.Budget == next.Media.Budget, live.Envoy.Listen == "127.0.0.1:3"`,
+			live, was.Listen)
 	}
 	if _, restart, err := live.Follow(live); err != nil || len(restart) > 0 {
 		t.Errorf("no change: got %q, %v, want no error, 0 of them", restart, err)
@@ -51,7 +54,7 @@ func TestLiveDocumented(t *testing.T) {
 			at := path + f.Tag.Get("yaml")
 			if f.Tag.Get("reload") == "live" {
 				if !strings.Contains(section, "`"+at+"`") {
-					t.Errorf("docs/configuration.md, Reload, does not name %s", at)
+					t.Errorf("docs/configuration.md, Reload, does not name %s, want \"`\"+at+\"`\" in section", at)
 				}
 			} else if f.Type.Kind() == reflect.Struct {
 				walk(f.Type, at+".")

@@ -202,10 +202,11 @@ func TestSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if !bytes.Equal(text.Bytes(), []byte(Schema)) {
-		t.Error("schema.json is not what the types and docs/configuration.md say: go test ./app/config -run TestSchema -update")
+		t.Error("schema.json is not what the types and docs/configuration.md say: go test ./app/config -run TestSchema -update, " +
+			"want bytes.Equal(text.Bytes(), []byte(Schema))")
 	}
 	for _, key := range untold(s, "") {
-		t.Errorf("%s has no meaning in docs/configuration.md", key)
+		t.Errorf("%s: got no meaning in docs/configuration.md, want one", key)
 	}
 	doc, err := jsonschema.UnmarshalJSON(&text)
 	if err != nil {
@@ -262,14 +263,14 @@ func TestSchema(t *testing.T) {
 		"admin_token: ${file:/t}",
 		"models: [{name: m, dir: d, mm_processor_kwargs: {a: 1}, classes: [{name: c, block_size: 32}]}]", "log_level: ${env:LEVEL}"} {
 		if err := check(good); err != nil {
-			t.Errorf("%.60s: %v", good, err)
+			t.Errorf("%.60s: %v, want no error", good, err)
 		}
 	}
 	for _, bad := range []string{"listn: a", "workers: {}", "workers: [{adr: a}]", "log_level: loud", "max_in_flight: many",
 		"models: [{name: m, engine: gpt}]",
 		"models: [{name: m, classes: [{nme: c}]}]", "dynamo: {component: []}", "pass_cache_hints: 3", "envoy: {pools: [{modell: m}]}"} {
 		if check(bad) == nil {
-			t.Errorf("%s is taken", bad)
+			t.Errorf("%s is taken, want check(bad) != nil", bad)
 		}
 		if _, err := Parse([]byte(bad)); err == nil {
 			t.Errorf("%s is read: got %v, want an error", bad, err)

@@ -290,7 +290,7 @@ func edited(t *testing.T, text string, pairs []string) string {
 	t.Helper()
 	out := strings.NewReplacer(pairs...).Replace(text)
 	if len(pairs) > 0 && out == text {
-		t.Fatalf("nothing of %q is there", pairs)
+		t.Fatalf("nothing of %q is there, want len(pairs) == 0 or out != %v", pairs, text)
 	}
 	return out
 }
@@ -943,12 +943,13 @@ func certificate(lasts time.Duration) string {
 func TestMistakes(t *testing.T) {
 	for n := 1; n <= 30; n++ {
 		if !slices.ContainsFunc(mistakes, func(m mistake) bool { return strings.HasPrefix(m.name, fmt.Sprint(n, " ")) }) {
-			t.Errorf("mistake %d is not planted", n)
+			t.Errorf(`mistake %d is not planted, want slices.ContainsFunc(mistakes, func(m mistake) bool { return `+
+				`strings.HasPrefix(m.name, fmt.Sprint(n, " ")) })`, n)
 		}
 	}
 	for _, c := range codes(t) {
 		if !slices.ContainsFunc(mistakes, func(m mistake) bool { return m.code == c }) {
-			t.Errorf("nothing is planted for %s", c)
+			t.Errorf("nothing is planted for %s, want slices.ContainsFunc(mistakes, func(m mistake) bool { return m.code == c })", c)
 		}
 	}
 	for _, m := range mistakes {
@@ -970,7 +971,7 @@ func TestMistakes(t *testing.T) {
 				t.Errorf("%+v\nwant %s, %q, fix %q", r, m.verdict, m.evidence, m.fix)
 			}
 			if status := Status(list, false); status == 0 || m.verdict == Error && status != 1 {
-				t.Errorf("exit status %d", status)
+				t.Errorf("exit status %d, want status != 0, m.verdict != Error or status == 1", status)
 			}
 		})
 	}
@@ -986,20 +987,22 @@ func TestForms(t *testing.T) {
 		wrong := r.Code == "SL0404"
 		if static := r.Category == "envoy" || r.Category == "sightline" || r.Code == "SL0206"; wrong != (r.Verdict == Warning) || !static &&
 			r.Verdict != Unchecked && r.Code != "SL0601" {
-			t.Errorf("%+v", r)
+			t.Errorf(`%+v, want wrong == (r.Verdict == Warning), static or r.Verdict == Unchecked or r.Code == "SL0601"`, r)
 		}
 	}
 	out := &bytes.Buffer{}
 	o.Out, o.JSON = out, true
 	if status, err := Run(t.Context(), o); status != 2 || err != nil || !json.Valid(out.Bytes()) ||
 		!strings.Contains(out.String(), `"fix":"failure_mode_allow: true`) {
-		t.Errorf("%d, %v: %s", status, err, out)
+		t.Errorf("%d, %v: %s, want status == 2, no error, json.Valid(out.Bytes()), `\"fix\":\"failure_mode_allow: true` in "+
+			"out.String()", status, err, out)
 	}
 	out.Reset()
 	o.JSON = false
 	if _, err := Run(t.Context(), o); err != nil || !strings.Contains(out.String(),
 		"- SL0102 SL0103 SL0106 SL0107 SL0109 SL0110 (not checked: --pre looks at files alone)\n") {
-		t.Errorf("what was not looked at for one reason takes one line: %v\n%s", err, out)
+		t.Errorf("what was not looked at for one reason takes one line: %v\n%s, want no error, \"- SL0102 SL0103 SL0106 SL0107 "+
+			"SL0109 SL0110 (not checked: --pre looks at files alone)\\n\" in out.String()", err, out)
 	}
 	out.Reset()
 	o.Color = true
@@ -1040,7 +1043,8 @@ func TestPageHasEachCode(t *testing.T) {
 	slices.Sort(have)
 	want := slices.Sorted(slices.Values(codes(t)))
 	if !slices.Equal(have, want) || len(slices.Compact(slices.Clone(want))) != len(want) {
-		t.Errorf("docs/doctor.md has\n%v, checks are\n%v", have, want)
+		t.Errorf("docs/doctor.md has\n%v, checks are\n%v, want slices.Equal(have, want), len(slices.Compact(slices.Clone(want))) "+
+			"== len(want)", have, want)
 	}
 }
 
@@ -1064,7 +1068,8 @@ func TestTokenIsNotSentInTheClear(t *testing.T) {
 		s := &collected{Seen: &findings.Seen{Config: config.Config{AdminToken: c.token}}, o: Options{Patience: time.Minute}}
 		a := s.askAgent(t.Context(), c.at+beside.URL[len("http://127.0.0.1:"):])
 		if token != c.sent || (a.Err == nil) != (c.err == "") || a.Err != nil && !strings.Contains(a.Err.Error(), c.err) {
-			t.Errorf("%s: sent %q, %v", c.at, token, a.Err)
+			t.Errorf(`%s: sent %q, %v, want token == %v, (a.Err == nil) == (c.err == ""), a.Err == nil or %q in a.Err.Error()`,
+				c.at, token, a.Err, c.sent, c.err)
 		}
 	}
 }
@@ -1097,12 +1102,12 @@ func TestCanariesDiffer(t *testing.T) {
 	for p, n := range bodies {
 		begin := p[:32*len("one ")]
 		if n != 2 || begins != "" && begins != begin {
-			t.Errorf("%d times %.60s…", n, p)
+			t.Errorf(`%d times %.60s…, want n == 2, begins == "" or begins == %v`, n, p, begin)
 		}
 		begins = begin
 	}
 	if len(bodies) != 2 {
-		t.Error(len(bodies), "canaries")
+		t.Errorf("got %d canaries, want 2", len(bodies))
 	}
 }
 
@@ -1151,7 +1156,8 @@ func TestPartly(t *testing.T) {
 	}
 	if err := o.print(list); err != nil || !strings.Contains(b.String(), "\n    not checked: forged headers: Envoy speaks TLS\n") ||
 		!strings.Contains(b.String(), "\n2 passed (1 in part), 0 warnings") || strings.Contains(b.String(), "nothing is found") {
-		t.Errorf("%v:\n%s", err, b.String())
+		t.Errorf("%v:\n%s, want no error, \"\\n    not checked: forged headers: Envoy speaks TLS\\n\" in b.String(), \"\\n2 "+
+			"passed (1 in part), 0 warnings\" in b.String(), no \"nothing is found\" in b.String()", err, b.String())
 	}
 }
 

@@ -120,7 +120,7 @@ func TestAgainst(t *testing.T) {
 			}
 			for _, want := range c.want {
 				if !strings.Contains(out.String(), want) {
-					t.Errorf("%s\nlacks %q", out, want)
+					t.Errorf("got %s\nwant %q in it", out, want)
 				}
 			}
 		})

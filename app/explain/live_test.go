@@ -33,7 +33,7 @@ func TestTable(t *testing.T) {
 	got := out.String()
 	for _, line := range strings.Split(strings.TrimSpace(want), "\n") {
 		if !strings.Contains(got, strings.TrimRight(line, " ")) {
-			t.Errorf("%s\nlacks %q", got, line)
+			t.Errorf("got %s\nwant %q in it", got, line)
 		}
 	}
 	if strings.Contains(got, "queue") || strings.Contains(got, "tiers") {
@@ -56,6 +56,6 @@ func TestRuleAside(t *testing.T) {
 	}
 	if want := "rule        the rule for images has stepped aside, since gpu-1 contradicts it: the medium at token 15 has 54 tokens here " +
 		"and 391 there; it is back after 32 requests that agree (3 so far)\n"; !strings.Contains(out.String(), want) {
-		t.Errorf("%s\nlacks %q", out.String(), want)
+		t.Errorf("got %s\nwant %q in it", out.String(), want)
 	}
 }

@@ -67,7 +67,7 @@ func TestAdviceStandsOnce(t *testing.T) {
 						for i := 0; i+run <= len(all); i++ {
 							one := strings.Join(all[i:i+run], " ")
 							if other := first[one]; other != "" && other != here {
-								t.Errorf("%q stands at %s and at %s", one, other, here)
+								t.Errorf(`%q stands at %s and at %s, want other == "" or other == %v`, one, other, here, here)
 								break
 							}
 							first[one] = here

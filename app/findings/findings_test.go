@@ -50,7 +50,7 @@ func TestFindings(t *testing.T) {
 	now := time.Now()
 	well := Worker{Name: "gpu-1", Model: "m", Events: "live"}
 	if list := (&Facts{Now: now, Mode: "100%", Workers: []Worker{well}}).All(); len(list) != 0 {
-		t.Errorf("of a fleet that is well: %+v", list)
+		t.Errorf("of a fleet that is well: %+v, want len(list) == 0", list)
 	}
 	var many []Worker
 	for _, name := range strings.Fields("a b c d e") {
@@ -151,7 +151,7 @@ func TestFindings(t *testing.T) {
 		list := c.facts.All()
 		at := slices.IndexFunc(list, func(p Finding) bool { return p.Code == c.code })
 		if at < 0 {
-			t.Errorf("%s is missing: %+v", c.code, list)
+			t.Errorf("%s is missing: %+v, want at >= 0", c.code, list)
 			continue
 		}
 		p := list[at]
@@ -192,7 +192,7 @@ func TestNoEventsOnce(t *testing.T) {
 	f := Facts{Now: time.Now(), Workers: []Worker{mute},
 		Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Events, Verdict: probe.Configuration}}}}}
 	if list := f.All(); len(list) != 1 || list[0].Code != "SL0301" {
-		t.Errorf("%+v", list)
+		t.Errorf(`%+v, want len(list) == 1, list[0].Code == "SL0301"`, list)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestFindingsOrder(t *testing.T) {
 	first := says()
 	for range 10 {
 		if again := says(); !slices.Equal(again, first) {
-			t.Fatalf("%q, before %q", again, first)
+			t.Fatalf("%q, before %q, want slices.Equal(again, first)", again, first)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func TestDynamo(t *testing.T) {
 	ns.Start()
 	defer ns.Shutdown()
 	if !ns.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the NATS server does not start")
+		t.Fatal("the NATS server does not start, want ns.ReadyForConnections(20 * time.Second)")
 	}
 	dir, _ := filepath.Abs(modelDir)
 	for plane, c := range map[string]struct{ env, extra, nats string }{

@@ -66,7 +66,7 @@ func run(t *testing.T, o Options, fleet ...*sim.Worker) (text, said string, err 
 		}
 	}
 	if _, missing := os.Stat(filepath.Join(o.Out, envoyFile)); (missing == nil) != (err == nil) {
-		t.Errorf("envoy.yaml: %v, but %v", missing, err)
+		t.Errorf("envoy.yaml: %v, but %v, want (missing == nil) == (err == nil)", missing, err)
 	}
 	r := strings.NewReplacer(names...)
 	return r.Replace(text), r.Replace(say.String()), err
@@ -107,10 +107,11 @@ func TestKeyAndTLS(t *testing.T) {
 		text, _, err := run(t, o)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) ||
 			strings.Contains(fmt.Sprint(text, err), "secret") {
-			t.Errorf("%+v: %v", c.access, err)
+			t.Errorf(`%+v: %v, want (err == nil) == (c.err == ""), no error or %q in err.Error(), no "secret" in `+
+				`fmt.Sprint(text, err)`, c.access, err, c.err)
 		}
 		if want := "worker_access:\n  ca: " + ca + "\n  api_key_file: " + key + "\n"; err == nil && !strings.HasPrefix(text, want) {
-			t.Errorf("%s", text)
+			t.Errorf("%s, want an error or strings.HasPrefix(text, want)", text)
 		}
 	}
 }
@@ -262,12 +263,12 @@ workers:
 			}
 			for _, s := range append(c.says, "sightline serve -c") {
 				if !strings.Contains(said, s) {
-					t.Errorf("does not say %q:\n%s", s, said)
+					t.Errorf("does not say %q:\n%s, want it in said", s, said)
 				}
 			}
 			for _, s := range c.saysNone {
 				if strings.Contains(said+text, s) {
-					t.Errorf("says %q:\n%s", s, said)
+					t.Errorf("says %q:\n%s, want it not in said+text", s, said)
 				}
 			}
 		})
@@ -408,7 +409,8 @@ workers: [{model: a, addr: "127.0.0.1:1"}]
 	said.Reset()
 	err = Missing(t.Context(), &cfg, func(key string) string { return env[key] }, said)
 	if err == nil || strings.Count(said.String(), "there already") != 5 || strings.Contains(said.String(), "fetched") {
-		t.Errorf("a second run: %v\n%s", err, said)
+		t.Errorf("a second run: %v\n%s, want an error, strings.Count(said.String(), \"there already\") == 5, no \"fetched\" in "+
+			"said.String()", err, said)
 	}
 }
 

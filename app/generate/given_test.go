@@ -58,14 +58,15 @@ func TestAsk(t *testing.T) {
 				}
 			}
 			if len(cfg.Models) != 1 || cfg.Models[0].Dir != "" || !strings.Contains(said.String(), c.says) {
-				t.Errorf("%+v\n%s", cfg.Models, &said)
+				t.Errorf("%+v\n%s, want len(cfg.Models) == 1, cfg.Models[0].Dir == \"\", %q in said.String()", cfg.Models, &said, c.says)
 			}
 			init := o
 			init.Out, init.Getenv = t.TempDir(), func(string) string { return "" }
 			err = Run(t.Context(), init, io.Discard)
 			written, _ := os.ReadFile(filepath.Join(init.Out, configFile))
 			if err != nil || string(text) != string(written) {
-				t.Errorf("serve --worker --print-config prints other than init writes, %v:\n%s\n%s", err, text, written)
+				t.Errorf("serve --worker --print-config prints other than init writes, %v:\n%s\n%s, want no error, string(text) "+
+					"== string(written)", err, text, written)
 			}
 			unasked, err := Envoy(o)
 			if err != nil {
@@ -74,7 +75,8 @@ func TestAsk(t *testing.T) {
 			a, errA := serve.EnvoyYAML(cfg, "", "")
 			b, errB := serve.EnvoyYAML(unasked, "", "")
 			if errA != nil || errB != nil || string(a) != string(b) || !strings.Contains(string(a), "9012") {
-				t.Errorf("Envoy's configuration differs: %v, %v\n%s\n%s", errA, errB, a, b)
+				t.Errorf("Envoy's configuration differs: %v, %v\n%s\n%s, want errA == nil, errB == nil, string(a) == string(b), "+
+					"\"9012\" in string(a)", errA, errB, a, b)
 			}
 		})
 	}
@@ -162,11 +164,11 @@ func TestFollow(t *testing.T) {
 				break
 			}
 			if time.Now().After(end) {
-				t.Fatalf("%s: %s\n%s", what, said, rows)
+				t.Fatalf("%s: %s\n%s, want it in time", what, said, rows)
 			}
 		}
 		if saysNot != "" && strings.Contains(said.String(), saysNot) {
-			t.Errorf("%s: %s", what, said)
+			t.Errorf(`%s: %s, want saysNot == "" or no %q in said.String()`, what, said, saysNot)
 		}
 		said.mu.Lock()
 		said.text.Reset()
@@ -217,7 +219,7 @@ func TestFollowRefuses(t *testing.T) {
 	defer stop()
 	said, o := new(printed), Options{Workers: []string{"127.0.0.1:1", at(locked)}, Listen: "127.0.0.1:0", Admin: freeAddr(t)}
 	if err := serveGiven(ctx, o, said); err != nil || ctx.Err() == nil {
-		t.Errorf("%v before it was stopped: 127.0.0.1:1 may come to answer\n%s", err, said)
+		t.Errorf("%v before it was stopped: 127.0.0.1:1 may come to answer\n%s, want no error, ctx.Err() != nil", err, said)
 	}
 }
 
@@ -277,7 +279,9 @@ func TestOneWorkerCostsNoOther(t *testing.T) {
 			if m < 0 || !slices.ContainsFunc(workers, func(w config.Worker) bool {
 				return w.Addr == other && w.Model == models[m].Name && w.Class == ""
 			}) {
-				t.Errorf("%s, said lately by %d of two: models %+v, workers %+v, %v", name, at, models, workers, err)
+				t.Errorf(`%s, said lately by %d of two: models %+v, workers %+v, %v, want m >= 0, slices.ContainsFunc(workers, `+
+					`func(w config.Worker) bool { return w.Addr == other && w.Model == models[m].Name && w.Class == "" })`,
+					name, at, models, workers, err)
 			}
 		}
 		for at := range 3 {
@@ -296,17 +300,19 @@ func TestOneWorkerCostsNoOther(t *testing.T) {
 					return w.Addr == f.Addr && (w.Model == "m" || w.Model == "")
 				})
 				if i != at && !found {
-					t.Errorf("%s, at %d: of %s there is %+v, %v", name, at, f.Addr, workers, err)
+					t.Errorf("%s, at %d: of %s there is %+v, %v, want i == %v or found", name, at, f.Addr, workers, err, at)
 				}
 			}
 			m := slices.IndexFunc(models, func(m config.Model) bool { return m.Name == "m" })
 			if m < 0 || name != "an adapter with their name" && !slices.Contains(models[m].Adapters, "sql") {
-				t.Errorf("%s, at %d: %+v, %v", name, at, models, err)
+				t.Errorf(`%s, at %d: %+v, %v, want m >= 0, name == "an adapter with their name" or `+
+					`slices.Contains(models[m].Adapters, "sql")`, name, at, models, err)
 			}
 			n, is := strings.CutPrefix(name, "the name ")
 			served := func(m config.Model) bool { return m.Name == n && slices.Equal(m.Aliases, []string{n + "-2"}) }
 			if is && !slices.Contains(unread, n) && !slices.ContainsFunc(models, served) {
-				t.Errorf("%s became %+v, %v", name, models, err)
+				t.Errorf("%s became %+v, %v, want !is or slices.Contains(unread, n) or slices.ContainsFunc(models, served)",
+					name, models, err)
 			}
 		}
 	}

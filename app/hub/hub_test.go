@@ -63,7 +63,7 @@ func TestFetch(t *testing.T) {
 			hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				switch {
 				case r.Header.Get("Authorization") != "Bearer hf_x":
-					t.Errorf("%s without the token", r.URL.Path)
+					t.Errorf(`%s without the token, want r.Header.Get("Authorization") == "Bearer hf_x"`, r.URL.Path)
 				case r.URL.RequestURI() == "/api/models/o/m/revision/main?blobs=true":
 					w.WriteHeader(c.status)
 					fmt.Fprintf(w, `{"sha":%q,"siblings":[%s]}`, commit, c.files)
@@ -72,7 +72,7 @@ func TestFetch(t *testing.T) {
 				case r.URL.Path == "/o/m/resolve/"+commit+"/tokenizer.json":
 					http.Redirect(w, r, store.URL+"/blob?signature=s3cret", http.StatusFound)
 				default:
-					t.Errorf("asked for %s", r.URL)
+					t.Errorf("got a request for %s, want one of the paths above", r.URL)
 				}
 			}))
 			defer hub.Close()
@@ -87,7 +87,7 @@ func TestFetch(t *testing.T) {
 			}
 			left, _ := os.ReadDir(filepath.Dir(dir))
 			if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); (err == nil) != (c.want == "") || c.want != "" && len(left) > 0 {
-				t.Errorf("left behind: %v, %v", left, err)
+				t.Errorf(`left behind: %v, %v, want (err == nil) == (c.want == ""), c.want == "" or len(left) == 0`, left, err)
 			}
 		})
 	}
@@ -115,7 +115,8 @@ func TestFromEnvironment(t *testing.T) {
 		h, err := FromEnvironment(func(key string) string { return c.env[key] })
 		if c.want == "" && (err != nil || h != Hub{"http://hub", c.token}) ||
 			c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret")) {
-			t.Errorf("%s: %+v, %v", name, h, err)
+			t.Errorf(`%s: %+v, %v, want c.want != "" or (no error, h == Hub{"http://hub", c.token}), c.want == "" or (an error, `+
+				`%q in err.Error(), no "s3cret" in err.Error())`, name, h, err, c.want)
 		}
 	}
 }

@@ -233,7 +233,7 @@ esac
 	}
 	for _, pid := range strings.Fields(string(pids)) {
 		if _, err := os.Stat("/proc/" + pid); err == nil {
-			t.Errorf("process %s runs on after the command", pid)
+			t.Errorf("process %s runs on after the command, want an error", pid)
 		}
 	}
 	if _, err := (From{Admin: []string{"svc/other"}}).Open(t.Context()); err == nil || !strings.Contains(err.Error(), "doesn't have that") {

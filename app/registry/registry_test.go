@@ -173,7 +173,8 @@ func TestLifeOfAWorker(t *testing.T) {
 	first.Ready = true
 	b.Update(1, []Spec{first})
 	if len(b.names()) != 2 || b.fleet.Workers()[0].Slots[1] != slot || b.ix.HeldBlocks(slot.ID) != 1 {
-		t.Error("ready again: another worker, or without what it held")
+		t.Errorf("ready again: another worker, or without what it held, want len(b.names()) == 2, b.fleet.Workers()[0].Slots[1] "+
+			"== %v, b.ix.HeldBlocks(slot.ID) == 1", slot)
 	}
 	sets := b.sets
 	b.Update(1, []Spec{first})
@@ -189,7 +190,7 @@ func TestLifeOfAWorker(t *testing.T) {
 	}
 	b.Close()
 	if two.running() != 0 {
-		t.Error("a feed runs on after Close")
+		t.Error("a feed runs on after Close, want two.running() == 0")
 	}
 }
 
@@ -353,7 +354,8 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	if b.Order(named("three"), fleet.Cordoned, time.Now()) != nil {
-		t.Error("an order for a worker that is not there was carried out")
+		t.Error(`an order for a worker that is not there was carried out, want b.Order(named("three"), fleet.Cordoned, ` +
+			`time.Now()) == nil`)
 	}
 	if w := b.Order(named("one"), fleet.Cordoned, time.Now()); w == nil || w.Name != "one" {
 		t.Errorf("the order is for %v, want one", w)

@@ -25,7 +25,7 @@ func TestAgentCountsRefusals(t *testing.T) {
 	defer s.WaitForShutdown()
 	defer s.Shutdown()
 	if !s.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the NATS server does not start")
+		t.Fatal("the NATS server does not start, want s.ReadyForConnections(20 * time.Second)")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -58,5 +58,5 @@ func TestAgentCountsRefusals(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("no refusal is counted: %s", page)
+	t.Errorf("got %s, want a refusal counted", page)
 }

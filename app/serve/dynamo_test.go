@@ -29,7 +29,7 @@ func TestDynamoDeployment(t *testing.T) {
 	ns.Start()
 	defer ns.Shutdown()
 	if !ns.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the NATS server does not start")
+		t.Fatal("the NATS server does not start, want ns.ReadyForConnections(20 * time.Second)")
 	}
 	root := t.TempDir()
 	record := func(bucket, name, text string) {
@@ -75,7 +75,8 @@ dynamo: {nats: {url: %q, auth: %q}, discovery: %q, frontends: ["127.0.0.1:40002"
 	w := fl.Workers()[0]
 	if w.Name != "dynamo-7" || w.Instance != "7" || w.Addr != "127.0.0.1:40002" || len(w.Frontends) != 2 ||
 		len(w.Slots) != 2 || w.Slots[1].Rank != 5 {
-		t.Errorf("%+v", w)
+		t.Errorf(`%+v, want w.Name == "dynamo-7", w.Instance == "7", w.Addr == "127.0.0.1:40002", len(w.Frontends) == 2, `+
+			`len(w.Slots) == 2, w.Slots[1].Rank == 5`, w)
 	}
 	nc, err := nats.Connect(ns.ClientURL(), nats.UserInfo("router", "word"))
 	if err != nil {

@@ -34,7 +34,7 @@ func TestEnvoyOfSeveral(t *testing.T) {
 		}
 		for i := range 3 {
 			if got := strings.Contains(string(text), fmt.Sprintf("name: sightline_log_%d", i)); got != (i < want) {
-				t.Errorf("%q: a log for number %d: %v", keys, i, got)
+				t.Errorf("%q: a log for number %d: %v, want got == (i < want)", keys, i, got)
 			}
 		}
 	}
@@ -89,16 +89,18 @@ func TestApplyAsks(t *testing.T) {
 		var out, warn bytes.Buffer
 		_, err := FitEnvoy(t.Context(), config.Default(), "", "", file, c.clusters, map[bool]string{true: "apply"}[c.apply], &out, &warn)
 		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0) || c.want == "" && err != nil {
-			t.Errorf("%+v: %v\n%s", c, err, &out)
+			t.Errorf("%+v: %v\n%s, want c.want == \"\" or (an error, %q in err.Error(), out.Len() <= 0), c.want != \"\" or no "+
+				"error", c, err, &out, c.want)
 		}
 		if asks := strings.Contains(out.String(), "error: which_clusters"); asks != (c.clusters == nil && !c.apply) {
-			t.Errorf("%+v:\n%s", c, &out)
+			t.Errorf("%+v:\n%s, want asks == (c.clusters == nil && !c.apply)", c, &out)
 		}
 	}
 	var out, warn bytes.Buffer
 	fits, err := FitEnvoy(t.Context(), config.Default(), "", "", file, nil, "remove", &out, &warn)
 	if err != nil || !fits || out.String() != own || !strings.Contains(warn.String(), "no line of --apply") {
-		t.Errorf("--remove without a line of --apply: %v, %v, %s\n%s", fits, err, &warn, &out)
+		t.Errorf("--remove without a line of --apply: %v, %v, %s\n%s, want no error, fits, out.String() == %v, \"no line of "+
+			"--apply\" in warn.String()", fits, err, &warn, &out, own)
 	}
 }
 
@@ -111,7 +113,8 @@ func TestTenantStays(t *testing.T) {
 	for _, variant := range envoy.VariantNames() {
 		text, err := EnvoyYAML(cfg, variant, "")
 		if err != nil || !strings.Contains(string(text), `request_headers_to_remove: ["x-customer"]`) {
-			t.Errorf("%s: %v, the header is not removed", variant, err)
+			t.Errorf("%s: %v, the header is not removed, want no error, `request_headers_to_remove: [\"x-customer\"]` in "+
+				"string(text)", variant, err)
 		}
 	}
 }
@@ -222,7 +225,7 @@ func TestComposeFile(t *testing.T) {
 			from, _, _ := strings.Cut(v, ":")
 			_, volume := file.Volumes[from]
 			if _, err := os.Stat(dir + from); err != nil && !volume {
-				t.Errorf("%s mounts %s, which is neither a file nor a volume", name, from)
+				t.Errorf("%s mounts %s, which is neither a file nor a volume, want no error or volume", name, from)
 			}
 		}
 		if s.Build.Dockerfile != "" {
@@ -232,7 +235,7 @@ func TestComposeFile(t *testing.T) {
 		}
 		for _, other := range s.DependsOn {
 			if _, ok := file.Services[other]; !ok {
-				t.Errorf("%s depends on %s, which is no service", name, other)
+				t.Errorf("%s depends on %s, which is no service, want ok", name, other)
 			}
 		}
 		if len(s.Command) > 4 && s.Command[0] == "agent" {
@@ -256,7 +259,9 @@ func TestComposeFile(t *testing.T) {
 		_, eventsPort, _ := strings.Cut(strings.TrimPrefix(events, "tcp://"), ":")
 		if len(command) == 0 || command[0] != "worker-sim" || !slices.Contains(command, "0.0.0.0:"+port) ||
 			events != "tcp://"+host+":"+eventsPort || !slices.Contains(command, "0.0.0.0:"+eventsPort) {
-			t.Errorf("%s: service %v, events from %q", w.Name, command, events)
+			t.Errorf(`%s: service %v, events from %q, want len(command) != 0, command[0] == "worker-sim", `+
+				`slices.Contains(command, "0.0.0.0:"+port), events == "tcp://"+host+":"+eventsPort, slices.Contains(command, `+
+				`"0.0.0.0:"+eventsPort)`, w.Name, command, events)
 		}
 	}
 	if len(cfg.Workers) != 3 {

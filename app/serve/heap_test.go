@@ -45,7 +45,7 @@ func TestCollectionsAreTold(t *testing.T) {
 		select {
 		case <-collected:
 		case <-time.After(10 * time.Second):
-			t.Fatal("a collection was not told of")
+			t.Fatal("got no word of a collection in 10 s, want one")
 		}
 	}
 }

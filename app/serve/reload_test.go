@@ -178,16 +178,17 @@ func TestReload(t *testing.T) {
 	}
 	now := r.now.Load()
 	if now == before || now.models[0].Prompts != before.models[0].Prompts || now.models[0].Aliases[0] != "n" || r.level.String() != "error" {
-		t.Errorf("models %+v, level %v", now.models, r.level)
+		t.Errorf(`models %+v, level %v, want now != %v, now.models[0].Prompts == before.models[0].Prompts, `+
+			`now.models[0].Aliases[0] == "n", r.level.String() == "error"`, now.models, r.level, before)
 	}
 	for _, line := range []string{"sightline_config_reload_success 1", `sightline_config_reloads_total{result="success"} 1`,
 		`sightline_config_needs_restart{key="body_limit"} 1`} {
 		if !r.metric(line) {
-			t.Errorf("metrics lack %s", line)
+			t.Errorf("metrics lack %s, want r.metric(line)", line)
 		}
 	}
 	if _, page := r.ask("GET", "/"); !strings.Contains(page, "needs a restart: body_limit") {
-		t.Error("the page does not say what needs a restart")
+		t.Error(`the page does not say what needs a restart, want "needs a restart: body_limit" in page`)
 	}
 
 	for bad, want := range map[string]string{
@@ -206,10 +207,11 @@ func TestReload(t *testing.T) {
 		r.reload(422, want)
 	}
 	if r.now.Load() != now || len(r.workers()) != 2 || !r.metric("sightline_config_reload_success 0") {
-		t.Error("what cannot be has changed something, or is not told")
+		t.Errorf(`what cannot be has changed something, or is not told, want r.now.Load() == %v, len(r.workers()) == 2, `+
+			`r.metric("sightline_config_reload_success 0")`, now)
 	}
 	if _, page := r.ask("GET", "/"); !strings.Contains(page, "keeping the old one: ") {
-		t.Error("the page does not say that the configuration is bad")
+		t.Error(`the page does not say that the configuration is bad, want "keeping the old one: " in page`)
 	}
 
 	// Workers with another block size are replaced; a change is also noticed without POST.
@@ -220,7 +222,8 @@ func TestReload(t *testing.T) {
 	r.wait("SIGHUP", func() bool { return r.now.Load() != now })
 	r.wait("its workers", func() bool { return r.workers()["b"].Addr != "" })
 	if again := r.now.Load(); again.models[0].Prompts == now.models[0].Prompts || r.workers()["a"].Blocks != 1 {
-		t.Error("another max_model_len: the model is the old one, or what its worker holds is gone")
+		t.Error(`another max_model_len: the model is the old one, or what its worker holds is gone, want again.models[0].Prompts ` +
+			`!= now.models[0].Prompts, r.workers()["a"].Blocks == 1`)
 	}
 	r.write(strings.Replace(text("", ", max_model_len: 9", one), "block_size: 4", "block_size: 8", 1))
 	r.wait("a changed file, unasked", func() bool { return r.now.Load().models[0].Prompts.Server().BlockSize == 8 })

@@ -86,7 +86,8 @@ workers: [{name: w, addr: 'WORKER', events: {%s}}]`, keyFile, c.size, c.model, c
 				t.Errorf("with one secret: got %v and %v, want at least 9 of them, %q", one, same, same)
 			}
 			if len(other) != len(one) || slices.ContainsFunc(other, func(h string) bool { return slices.Contains(one, h) }) {
-				t.Errorf("with two secrets: %v and %v", one, other)
+				t.Errorf("with two secrets: %v and %v, want len(other) == len(one), !slices.ContainsFunc(other, func(h string) "+
+					"bool { return slices.Contains(one, h) })", one, other)
 			}
 		})
 	}

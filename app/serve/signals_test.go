@@ -162,7 +162,8 @@ func TestSignalsDoc(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if written != page {
-		t.Error("docs/signals.md is not what is registered; go test ./app/serve -run TestSignalsDoc -update writes it")
+		t.Errorf("docs/signals.md is not what is registered; go test ./app/serve -run TestSignalsDoc -update writes it, want "+
+			"written == %v", page)
 	}
 }
 
@@ -195,7 +196,7 @@ func TestSignalsAreNamedWell(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range problems {
-		t.Errorf("%s: %s", p.Metric, p.Text)
+		t.Errorf("%s: got %s, want no problem", p.Metric, p.Text)
 	}
 }
 
@@ -227,12 +228,13 @@ func TestSignalsAreExported(t *testing.T) {
 			_, exported := names[name]
 			_, timed := names[series]
 			if !exported && !(timed && strings.HasSuffix(series, "_seconds")) && name != "sightline_agent" {
-				t.Errorf("%s: nothing exports %s", file, name)
+				t.Errorf(`%s: nothing exports %s, want exported or (timed, strings.HasSuffix(series, "_seconds")) or name == `+
+					`"sightline_agent"`, file, name)
 			}
 		}
 		for _, name := range envoyName.FindAllString(text, -1) {
 			if !strings.Contains(cockpit, name) {
-				t.Errorf("%s: docs/cockpit.md, whose names are asked of Envoy, has no %s", file, name)
+				t.Errorf("%s: docs/cockpit.md, whose names are asked of Envoy, has no %s, want it in cockpit", file, name)
 			}
 		}
 	}
@@ -243,18 +245,18 @@ func TestSignalsAreExported(t *testing.T) {
 func TestSignalsHoldTogether(t *testing.T) {
 	rules, dashboard := read(t, "examples/prometheus/rules.yml"), read(t, "examples/grafana/sightline.json")
 	if !json.Valid([]byte(dashboard)) {
-		t.Error("the dashboard is no JSON")
+		t.Error("the dashboard is no JSON, want json.Valid([]byte(dashboard))")
 	}
 	for _, name := range regexp.MustCompile(`sightline:[a-z0-9_]+:[a-z0-9_]+`).FindAllString(rules+dashboard+
 		read(t, "docs/signals.md")+read(t, "examples/prometheus/keda.yaml"), -1) {
 		if !strings.Contains(rules, "- record: "+name+"\n") {
-			t.Errorf("nothing records %s", name)
+			t.Errorf("nothing records %s, want \"- record: \"+name+\"\\n\" in rules", name)
 		}
 	}
 	for _, m := range regexp.MustCompile(`runbook: ([a-z/.]+)#?(.*)`).FindAllStringSubmatch(rules, -1) {
 		heading := "(?mi)^##+ " + strings.ReplaceAll(regexp.QuoteMeta(m[2]), "-", " ") + "$"
 		if page := read(t, m[1]); m[2] != "" && !regexp.MustCompile(heading).MatchString(page) {
-			t.Errorf("%s has no heading %s", m[1], m[2])
+			t.Errorf(`%s has no heading %s, want m[2] == "" or regexp.MustCompile(heading).MatchString(page)`, m[1], m[2])
 		}
 	}
 	if n := strings.Count(rules, "- alert: "); n < 8 || n != strings.Count(rules, "runbook: ") ||

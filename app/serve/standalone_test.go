@@ -24,7 +24,7 @@ func TestLoadIsHeard(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); !ok(w.Slots[0].Load(time.Now())); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("never: %s", what)
+				t.Fatalf("never: %s, want it in time", what)
 			}
 		}
 	}

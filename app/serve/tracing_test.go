@@ -111,7 +111,8 @@ workers: [{name: a, addr: "127.0.0.1:9"}]
 	_, page := r.ask("GET", "/metrics")
 	if !strings.Contains(page, `sightline_decisions_total{model="other"`) &&
 		!strings.Contains(page, `sightline_decisions_total{model="m"`) || strings.Contains(page, "flood-") {
-		t.Errorf("nothing was decided, or a label has a client's text")
+		t.Errorf("nothing was decided, or a label has a client's text, want `sightline_decisions_total{model=\"other\"` in page " +
+			"or `sightline_decisions_total{model=\"m\"` in page, no \"flood-\" in page")
 	}
 	values := map[string]map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^([a-z_]+)\{.*\}`).FindAllStringSubmatch(page, -1) {
@@ -159,6 +160,6 @@ workers: [{name: a, addr: "127.0.0.1:9"}]
 			t.Errorf("%d spans, want 1", n)
 		}
 	default:
-		t.Error("no span came")
+		t.Error("got no span, want one")
 	}
 }

@@ -34,7 +34,8 @@ func TestPreviousRelease(t *testing.T) {
 			t.Errorf("its configuration: got %s, want keys that were removed alone", line)
 		}
 		if key := path[strings.LastIndexByte(path, '.')+1:]; !strings.Contains(changes, "`"+key+"`") && !strings.Contains(changes, "."+key+"`") {
-			t.Errorf("%s is refused, and CHANGELOG.md does not name it", path)
+			t.Errorf("%s is refused, and CHANGELOG.md does not name it, want \"`\"+key+\"`\" in changes or \".\"+key+\"`\" in "+
+				"changes", path)
 		}
 		without(before, strings.FieldsFunc(path, func(c rune) bool { return c == '.' || c == '[' || c == ']' }))
 	}
@@ -54,7 +55,8 @@ func TestPreviousRelease(t *testing.T) {
 	for name := range strings.FieldsSeq(read("testdata/rc1/metrics.txt")) {
 		is := regexp.MustCompile(`\b` + name + `\b`)
 		if !is.MatchString(now) && !is.MatchString(gone) {
-			t.Errorf("the metric %s is gone, and no line of CHANGELOG.md says that it was renamed or removed", name)
+			t.Errorf("the metric %s is gone, and no line of CHANGELOG.md says that it was renamed or removed, want "+
+				"is.MatchString(now) or is.MatchString(gone)", name)
 		}
 	}
 }
