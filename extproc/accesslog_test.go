@@ -285,7 +285,7 @@ func TestJoinerIsBounded(t *testing.T) {
 	j := newOutcomeFilter(100)
 	for i := range 1000 {
 		if !j.admit(router.Outcome{ID: fmt.Sprint(i), Phase: router.Started}) {
-			t.Fatalf("%d: not admitted", i)
+			t.Fatalf("%d: not admitted, want j.admit(router.Outcome{ID: fmt.Sprint(i), Phase: router.Started})", i)
 		}
 	}
 	if j.seen.Len() != 100 {
@@ -293,7 +293,8 @@ func TestJoinerIsBounded(t *testing.T) {
 	}
 	if j.admit(router.Outcome{ID: "999", Phase: router.Started}) || !j.admit(router.Outcome{ID: "999", Phase: router.Ended}) ||
 		j.admit(router.Outcome{ID: "999", Phase: router.Ended}) {
-		t.Error("the last one is not remembered")
+		t.Error(`the last one is not remembered, want !j.admit(router.Outcome{ID: "999", Phase: router.Started}), ` +
+			`j.admit(router.Outcome{ID: "999", Phase: router.Ended}), !j.admit(router.Outcome{ID: "999", Phase: router.Ended})`)
 	}
 }
 

@@ -37,7 +37,7 @@ func decoded(t testing.TB, wire encoded) *extprocv3.ProcessingResponse {
 		t.Fatal(err)
 	}
 	if len(a.ProtoReflect().GetUnknown()) > 0 {
-		t.Fatalf("unknown fields in %v", a)
+		t.Fatalf("unknown fields in %v, want len(a.ProtoReflect().GetUnknown()) == 0", a)
 	}
 	return a
 }
@@ -103,7 +103,8 @@ func TestSteer(t *testing.T) {
 			got := told(decoded(t, ours.bodyAnswer(d)).GetRequestBody().GetResponse().GetHeaderMutation())
 			if h := decoded(t, ours.headersAnswer(d)); !maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), got) ||
 				!proto.Equal(h.GetModeOverride(), noBody) {
-				t.Errorf("at the headers: %v", h)
+				t.Errorf("at the headers: %v, want maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), "+
+					"got), proto.Equal(h.GetModeOverride(), noBody)", h)
 			}
 			c.want[HeaderID], c.want[HeaderReason] = "ID1", "exact"
 			for _, name := range choiceHeaders {
@@ -232,13 +233,14 @@ func TestEditedAnswerOnTheWire(t *testing.T) {
 		got := decoded(t, wire.Materialize())
 		r := got.GetRequestBody().GetResponse()
 		if !bytes.Equal(r.GetBodyMutation().GetBody(), body) {
-			t.Errorf("%d bytes: body of %d", n, len(r.GetBodyMutation().GetBody()))
+			t.Errorf("%d bytes: body of %d, want bytes.Equal(r.GetBodyMutation().GetBody(), body)",
+				n, len(r.GetBodyMutation().GetBody()))
 		}
 		if h := told(r.GetHeaderMutation()); h[HeaderWorker] != "10.0.0.1:1" || h["content-length"] != strconv.Itoa(n) {
 			t.Errorf("%d bytes: headers %v, want [HeaderWorker] %q, content-length %q", n, h, "10.0.0.1:1", strconv.Itoa(n))
 		}
 		if got.GetDynamicMetadata() == nil {
-			t.Errorf("%d bytes: metadata lost", n)
+			t.Errorf("%d bytes: metadata lost, want got.GetDynamicMetadata() != nil", n)
 		}
 	}
 }
@@ -248,7 +250,7 @@ func TestIDs(t *testing.T) {
 	for range 1000 {
 		id := newID()
 		if seen[id] || len(id) > maxID || len(id) < 20 || strings.ContainsAny(id, "\r\n ") {
-			t.Fatalf("id %q", id)
+			t.Fatalf("id %q, want !seen[id], len(id) <= %v, len(id) >= 20, !strings.ContainsAny(id, \"\\r\\n \")", id, maxID)
 		}
 		seen[id] = true
 	}

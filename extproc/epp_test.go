@@ -63,12 +63,12 @@ func TestEndpointPickerConformance(t *testing.T) {
 		for _, want := range []string{name, "kind: ConformanceReport", "GatewayAPIInferenceExtensionVersion: v1.", "  organization: o\n",
 			"name: EPP"} {
 			if !strings.Contains(string(text), want) {
-				t.Errorf("%v: no %q in\n%s", err, want, text)
+				t.Errorf("%v: no %q in\n%s, want it in string(text)", err, want, text)
 			}
 		}
 		failed, told := strings.Contains(name, "Skipped"), strings.Contains(said.String(), "checks (Destination Endpoint)")
 		if failed != (err != nil) || failed != told {
-			t.Errorf("%s: %v\n%s", name, err, said)
+			t.Errorf("%s: %v\n%s, want failed == (err != nil), failed == %v", name, err, said, told)
 		}
 	}
 	for _, r := range results {
@@ -161,7 +161,7 @@ func TestRouteSettings(t *testing.T) {
 			r := newRig(t, within, Options{Route: c.server})
 			l := r.open(t, c.md...)
 			if h := l.ask(headersMsg(&buffered, false, chat()...)); h.GetRequestHeaders() == nil {
-				t.Fatalf("first answer %v", h)
+				t.Fatalf("first answer %v, want h.GetRequestHeaders() != nil", h)
 			}
 			got := told(l.ask(bodyMsg(`{}`, true)).GetRequestBody().GetResponse().GetHeaderMutation())
 			for name, v := range c.want {
@@ -172,10 +172,10 @@ func TestRouteSettings(t *testing.T) {
 			if reqs, _ := r.seen(); reqs[0].Pool != c.pool {
 				t.Errorf("pool %q, want %q", reqs[0].Pool, c.pool)
 			} else if reqs[0].MustPick != (c.name == "epp") {
-				t.Errorf("the router must pick: %t", reqs[0].MustPick)
+				t.Errorf(`the router must pick: %t, want reqs[0].MustPick == (c.name == "epp")`, reqs[0].MustPick)
 			}
 			if n := r.logs.FilterMessageSnippet("x-sightline-mode").Len(); (n > 0) != (c.name == "wrong mode") {
-				t.Errorf("%d complaints about the mode", n)
+				t.Errorf(`%d complaints about the mode, want (n > 0) == (c.name == "wrong mode")`, n)
 			}
 		})
 	}
@@ -343,7 +343,7 @@ func TestFullDuplex(t *testing.T) {
 	l.ExternalProcessor_ProcessClient = r.open(t).ExternalProcessor_ProcessClient
 	send(headersMsg(&duplexed, false, ":method", "POST", ":path", "/v1/embeddings"))
 	if a := l.next(); a.GetRequestHeaders() == nil {
-		t.Fatalf("answer %v", a)
+		t.Fatalf("answer %v, want a.GetRequestHeaders() != nil", a)
 	}
 	send(bodyMsg("abc", false))
 	if s := l.next().GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse(); string(s.GetBody()) != "abc" ||

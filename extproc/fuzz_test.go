@@ -144,14 +144,15 @@ func FuzzOrders(f *testing.F) {
 			t.Fatalf("%d bytes stay counted, want 0", n)
 		}
 		if server.opt.RefuseUnread && first && len(s.answers) == 0 {
-			t.Fatal("a stream that began with a request ended without an answer")
+			t.Fatal("a stream that began with a request ended without an answer, want !server.opt.RefuseUnread or !first or " +
+				"len(s.answers) != 0")
 		}
 		for i, a := range s.answers {
 			asked, kind, _ := strings.Cut(a, ">")
 			// What is answered at the end of a full-duplex body answers all messages before it: headers, pieces, trailers.
 			request := strings.HasPrefix(asked, "Request") && strings.HasPrefix(kind, "Request")
 			if kind != asked && kind != "ImmediateResponse" && !request {
-				t.Fatalf("answer %d of %q", i, s.answers)
+				t.Fatalf(`answer %d of %q, want kind == %v or kind == "ImmediateResponse" or request`, i, s.answers, asked)
 			}
 		}
 	})
@@ -188,24 +189,27 @@ func FuzzGate(f *testing.F) {
 		h := readHead(list, end, tenants.Header)
 		verdict, reason := h.judge(1<<20, tenants)
 		if _, known := refusals[reason]; verdict == unreadable && !known {
-			t.Fatalf("refused for %q, which has no answer", reason)
+			t.Fatalf("refused for %q, which has no answer, want verdict != %v or known", reason, unreadable)
 		}
 		plain, _, _ := strings.Cut(asked, "?")
 		if p, err := url.PathUnescape(plain); err == nil && method == "POST" && !end && verdict == notOurs &&
 			denied.IsEndpoint(path.Clean(strings.TrimSuffix(p, "\n"))) {
-			t.Fatalf("%q is not ours: %s", asked, reason)
+			t.Fatalf("%q is not ours: %s, want an error or method != \"POST\" or end or verdict != %v or "+
+				"!denied.IsEndpoint(path.Clean(strings.TrimSuffix(p, \"\\n\")))", asked, reason, notOurs)
 		}
 		if verdict != readable {
 			return
 		}
 		for _, v := range types {
 			if !strings.Contains(strings.ToLower(v), "json") {
-				t.Fatalf("a body of type %q is read", v)
+				t.Fatalf(`a body of type %q is read, want "json" in strings.ToLower(v)`, v)
 			}
 		}
 		if strings.Trim(strings.ReplaceAll(strings.ToLower(encodings), "identity", ""), " ,\t\r\v\f") != "" &&
 			!strings.ContainsAny(encodings, "\u0085\u00a0\u2000\u3000") || h.contentLength > 1<<20 {
-			t.Fatalf("encoding %q, length %d", encodings, h.contentLength)
+			t.Fatalf("encoding %q, length %d, want strings.Trim(strings.ReplaceAll(strings.ToLower(encodings), \"identity\", "+
+				"\"\"), \" ,\\t\\r\\v\\f\") == \"\" or strings.ContainsAny(encodings, \"\\u0085\\u00a0\\u2000\\u3000\"), "+
+				"h.contentLength <= 1<<20", encodings, h.contentLength)
 		}
 	})
 }

@@ -53,12 +53,12 @@ func TestMoreTimeForLargeBodies(t *testing.T) {
 				break
 			}
 			if more := m.GetOverrideMessageTimeout() != nil; more && (answered || !c.asked) {
-				t.Errorf("%s: more time is asked for (after the answer: %t)", c.what, answered)
+				t.Errorf("%s: more time is asked for (after the answer: %t), want !more or (!answered, c.asked)", c.what, answered)
 			}
 			answered = answered || m.GetRequestBody() != nil
 		}
 		if !answered {
-			t.Errorf("%s: no answer", c.what)
+			t.Errorf("%s: no answer, want answered", c.what)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func TestAnswerInSmallPieces(t *testing.T) {
 	c := call{Server: server, id: "d", served: "w:1", wantsAnswerID: true}
 	for i := range text {
 		if !c.wantsAnswerID {
-			t.Fatalf("%q is learned of %q", got.Answer, text[:i])
+			t.Fatalf("%q is learned of %q, want c.wantsAnswerID", got.Answer, text[:i])
 		}
 		c.learnAnswerID(&extprocv3.HttpBody{Body: []byte(text[i : i+1])})
 	}
@@ -80,7 +80,7 @@ func FuzzAnswerID(f *testing.F) {
 		if id := answerID(b); len(id) > maxResponseID {
 			t.Errorf("%d bytes, want at most %d", len(id), maxResponseID)
 		} else if id != "" && gjson.ValidBytes(b) && b[0] == '{' && gjson.GetBytes(b, "id").Str != id {
-			t.Errorf("%q of %q", id, b)
+			t.Errorf(`%q of %q, want id == "" or !gjson.ValidBytes(b) or b[0] != '{' or gjson.GetBytes(b, "id").Str == %v`, id, b, id)
 		}
 	})
 }

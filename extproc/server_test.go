@@ -24,7 +24,8 @@ func TestHealth(t *testing.T) {
 		"other": codes.NotFound} {
 		res, err := healthpb.NewHealthClient(r.conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
 		if status.Code(err) != want || err == nil && res.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-			t.Errorf("%q: %v, %v", name, res, err)
+			t.Errorf("%q: %v, %v, want status.Code(err) == %v, an error or res.GetStatus() == "+
+				"healthpb.HealthCheckResponse_SERVING", name, res, err, want)
 		}
 	}
 }
@@ -119,7 +120,7 @@ func TestDrain(t *testing.T) {
 	})
 	select {
 	case err := <-r.gone:
-		t.Fatalf("gone (%v) with a stream open", err)
+		t.Fatalf("got an end (%v) with a stream open, want none", err)
 	default:
 	}
 	if err := open.Send(bodyMsg("{}", true)); err != nil {

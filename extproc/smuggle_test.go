@@ -67,7 +67,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 		}
 		passed, read = passed+len(raw), read+some
 		for _, f := range found {
-			t.Errorf("%s finds %s: %+v %q", f.Reader, f.Field, raw[f.At].Path, raw[f.At].Body)
+			t.Errorf("got %s finding %s: %+v %q, want no reader to find one", f.Reader, f.Field, raw[f.At].Path, raw[f.At].Body)
 		}
 	}
 	if err := <-failed; err != nil {

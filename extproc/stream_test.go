@@ -85,7 +85,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
+			t.Fatalf("never happened: %s, want it in time", what)
 		}
 	}
 }
@@ -240,7 +240,8 @@ func TestGate(t *testing.T) {
 			case unreadable:
 				if code := first.GetImmediateResponse().GetStatus().GetCode(); len(answers) != 1 || len(after) != len(before) ||
 					code != 413 && code != 415 {
-					t.Errorf("%d answers, the first %v", len(answers), first)
+					t.Errorf("%d answers, the first %v, want len(answers) == 1, len(after) == len(before), code == 413 or code "+
+						"== 415", len(answers), first)
 				}
 			case notOurs:
 				if len(answers) != 1 || !none || len(after) != len(before) || h[HeaderWorker] != "-" {
@@ -276,17 +277,17 @@ func TestForeignHeadersAreRemoved(t *testing.T) {
 			got := told(m)
 			for i := 8; i < len(kv); i += 2 {
 				if v, changed := got[kv[i]]; !changed && kv[i] != HeaderEndpoint || v == kv[i+1] {
-					t.Errorf("%q, %s: %s is left at %q", mode, path, kv[i], v)
+					t.Errorf("%q, %s: %s is left at %q, want changed or kv[i] == HeaderEndpoint, v != kv[i+1]", mode, path, kv[i], v)
 				}
 			}
 			if _, changed := got["x-mine"]; changed {
-				t.Errorf("%q, %s: removes what is the client's own", mode, path)
+				t.Errorf("%q, %s: removes what is the client's own, want !changed", mode, path)
 			}
 		}
 		kept := told(r.talk(t, headersMsg(nil, false, chat("x-request-id", "0d6f-4e1b")...),
 			bodyMsg("{}", true))[1].GetRequestBody().GetResponse().GetHeaderMutation())
 		if _, changed := kept["x-request-id"]; changed {
-			t.Errorf("%q: an id without an address is removed", mode)
+			t.Errorf("%q: an id without an address is removed, want !changed", mode)
 		}
 	}
 }
@@ -330,7 +331,7 @@ func TestTooManyBodyBytes(t *testing.T) {
 	}
 	r.bodyBytes.Put(0, r.maxBodyBytes/4, r.maxBodyBytes)
 	if fits("900") {
-		t.Error("the room is full, and a body was asked for")
+		t.Error(`the room is full, and a body was asked for, want !fits("900")`)
 	}
 	if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), busy)); n != 2 {
 		t.Errorf("%v counted as refused, want 2", n)
@@ -685,7 +686,7 @@ func TestBodyByteByByte(t *testing.T) {
 			back = append(back, a.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody()...)
 		}
 		if !bytes.Equal(back, whole) {
-			t.Errorf("%s: %d bytes come back changed", name, len(back))
+			t.Errorf("%s: %d bytes come back changed, want bytes.Equal(back, whole)", name, len(back))
 		}
 	}
 }

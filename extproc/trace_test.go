@@ -100,7 +100,7 @@ func TestTraces(t *testing.T) {
 			var found []*spans.Span
 			for _, req := range got.sent {
 				if text := prototext.Format(req); strings.Contains(text, "secret") {
-					t.Errorf("a client's words were sent:\n%s", text)
+					t.Errorf("a client's words were sent:\n%s, want no \"secret\" in text", text)
 				}
 				for _, rs := range req.ResourceSpans {
 					for _, ss := range rs.ScopeSpans {
