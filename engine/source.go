@@ -99,7 +99,7 @@ func (m *Model) unread(err error, reason string) (why string, _ error) {
 	}
 }
 
-// other reads a medium that is no image: no rule counts it, so it needs no more than an identity for affinity.
+// other reads a medium that is no image. Its prompt is read exactly up to it only, so it needs no more than an identity for affinity.
 func (q *mediaReader) other(md *Medium, m *rules.Naming) (why string, err error) {
 	pieces := m.In.Raw(q.body)
 	id := mmhash.TextID(pieces)

@@ -84,8 +84,8 @@ type streamSettings struct {
 	foreign        []string // steering headers of the client that we never set; none behind our own envoy.yaml
 }
 
-// termsOf reads a stream's settings. An invalid setting is complained about and keeps its default.
-func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest) streamSettings {
+// settingsOf reads a stream's settings. An invalid setting is complained about and keeps its default.
+func (s *Server) settingsOf(ctx context.Context, first *extprocv3.ProcessingRequest) streamSettings {
 	t := streamSettings{Route: s.opt.Route}
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
 		read := func(key, or string) string {

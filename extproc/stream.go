@@ -47,7 +47,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	if !c.receive() || !s.canServe(&c.in.ProcessingRequest) {
 		return nil
 	}
-	c.streamSettings = s.termsOf(stream.Context(), &c.in.ProcessingRequest)
+	c.streamSettings = s.settingsOf(stream.Context(), &c.in.ProcessingRequest)
 	headers := c.in.GetRequestHeaders()
 	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream(), s.opt.Tenants.Header)
 	c.tenant, c.priority = s.opt.Fair.parse(headers.GetHeaders().GetHeaders())

@@ -9,8 +9,8 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// A plan is carried out in one of three ways, by its policy. Each makes the choice and books it at once, so that two decisions do not
-// choose the same last place.
+// A plan is carried out in one of three ways, by its policy. Each makes the choice. The steered one books it in the same step, under a
+// lock if there is a limit, so that two decisions do not choose the same last place.
 
 // commitSteered books the choice at the chosen worker. With a limit, decisions run one at a time.
 func (r *Router) commitSteered(p *plan) {

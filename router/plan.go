@@ -92,7 +92,7 @@ func (p *plan) begin(now time.Time) {
 		now: now, opt: &p.opt, answers: p.answers, eased: p.mem.eased[:0]}
 }
 
-// follow makes a policy the plan's.
+// follow has the plan be carried out by a policy, and counted for its arm.
 func (p *plan) follow(policy *policy) {
 	p.policy, p.list.policy, p.out.Arm = policy, policy, policy.arm
 }

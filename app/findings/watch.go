@@ -21,8 +21,8 @@ type Watch struct {
 
 	mu    sync.Mutex
 	since map[string]time.Time // by key
-	said  map[string]time.Time // when one was logged that has not ended for logAgain
-	there map[string][]string  // logged, and still there: its workers then
+	said  map[string]time.Time // by key: the time of the last log line; it is kept until logAgain after the end
+	there map[string][]string  // by key: findings that were logged and have not ended, with the workers named then
 }
 
 const (

@@ -23,7 +23,7 @@ type sign struct {
 	shows func(w *Worker) (detail string, is bool)
 }
 
-// ofAbsence reports whether the sign is that events do not come: so it is of a worker that is out, for that reason.
+// ofAbsence reports whether the sign is that events do not come. A worker that is out sends none: there the sign says nothing new.
 func (s *sign) ofAbsence() bool {
 	return slices.Contains([]string{"SL0109", "SL0301", "SL0303", "SL0304"}, s.Code)
 }

@@ -35,7 +35,7 @@ type Names struct {
 	composes  bool   // RGB files with a transparent colour are converted too (0.33)
 	chunks    bool   // the model takes images only as vision chunks
 	keepsMode bool   // files keep their mode, which the hash does not say
-	twiceBy   string // see twice
+	twiceBy   string // see twice in models.go
 }
 
 // of sets what differs by architecture.
@@ -161,7 +161,7 @@ func (v *Names) unreadable(it *enginehash.Item) string {
 	switch {
 	case v.chunks && it.HasUUID: // with options, which are then those of all modalities
 		return "options of a model that takes vision chunks"
-	case v.chunks: // see chunk
+	case v.chunks: // see chunk in models.go
 		return "vLLM hashes the pixels of vision chunks"
 	case v.Generation >= H2 && it.Mode == "" && !it.HasUUID:
 		return "Pillow's mode of the file is not known"

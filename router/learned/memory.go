@@ -7,7 +7,7 @@
 // Of a request it remembers keyed hashes of its steps (path.go) and of its answer (said.go), and the local hashes of blocks: no text. A
 // later request is called learned, and not only predicted,
 //
-//   - from the second time on if it is the same request,
+//   - from the second time on if it is the same request and the engine told its tokens (envoy.token_usage),
 //   - from the third on if it begins as two others did, for the blocks that these share; from a later one on where they part within a text
 //     (node.unsure),
 //   - once more than that if what taught it was a guess: then another prompt must have the same blocks.
@@ -60,7 +60,7 @@ type Stats struct {
 type root struct {
 	node
 	kept int8 // +1 for an answer that came back and was made of the blocks that were generated, -4 for one that was not; -8 to 8
-	cut  int8 // by so many more answers: the last block of a prompt was not in one that goes on with an answer, as where <think> goes
+	cut  int8 // above 0: a prompt that goes on loses its last block, as where templates drop <think>; 64 when that is seen, one less an answer
 
 	rows      map[uint32]int8 // by worker: prompts in a row that had fewer blocks than others had where they begin alike
 	judged    uint8
@@ -86,7 +86,7 @@ type node struct {
 	weight     int32     // about how many tokens the steps stand for
 	children   int32
 	latest     *node  // of the children
-	least      int32  // fewest blocks among the new paths that more counts; before these, common before it was lowered
+	least      int32  // while more is above 0, the fewest blocks of the paths that it counts; else common before it was lowered last
 	by         uint32 // the worker that alone has lowered common; 0: not known, several, or it agrees with the others again
 	span       int16  // bytes of the step by which the path parted that told common: so much text of both may be in it
 	agreed     uint8  // paths that have parted here since, that one too
