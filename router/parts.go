@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
@@ -75,8 +76,12 @@ func (f *partFinder) message(kind changes.Kind, number int, role string, m *body
 
 // find finds a text that the client sent.
 func (f *partFinder) find(kind changes.Kind, number int, role string, v gjson.Result) {
-	head, before, length := firstWords(f.s.Raw(v))
-	if v.Type != gjson.String || head == "" || f.left < 0 {
+	if v.Type != gjson.String || f.left < 0 {
+		return
+	}
+	raw := f.s.Raw(v)
+	head, before := firstWords(raw)
+	if head == "" {
 		return
 	}
 	at := strings.Index(f.text[f.at:], head)
@@ -84,7 +89,8 @@ func (f *partFinder) find(kind changes.Kind, number int, role string, v gjson.Re
 		f.left -= len(f.text) - f.at
 		return
 	}
-	length = min(length-before, len(f.text)-f.at-at)
+	rest := f.text[f.at+at:]
+	length := min(lengthIn(rest, raw, before), len(rest))
 	f.list = append(f.list, changes.Part{Kind: kind, Number: number, Role: role, At: f.at + at, Len: length})
 	f.at += at + length
 }
@@ -121,14 +127,36 @@ func (f *partFinder) withTools(tools gjson.Result) []changes.Part {
 
 const mostWords = 48 // bytes by which a part is found
 
-// firstWords returns the first bytes of a JSON string's text, without the white space before them, how many bytes that has, and how long
-// the whole text is.
-func firstWords(raw [][]byte) (head string, before, length int) {
+// lengthIn returns how long a JSON string's text is without so many bytes before it. If it ends in rest where it does if each escape is
+// of two bytes, that is right; else all escapes are looked at.
+func lengthIn(rest string, raw [][]byte, before int) (length int) {
+	for _, piece := range raw {
+		length += len(piece) - bytes.Count(piece, []byte{'\\'})
+	}
+	end := raw[len(raw)-1]
+	end = end[max(0, len(end)-mostWords/2):]
+	if at := length - before; at >= len(end) && at <= len(rest) && bytes.IndexByte(end, '\\') < 0 && rest[at-len(end):at] == string(end) {
+		return at
+	}
+	length = -before
+	for _, piece := range raw {
+		length += len(piece) - escaped(piece)
+	}
+	return length
+}
+
+// firstWords returns the first bytes of a JSON string's text, without the white space before them, and how many bytes that has.
+func firstWords(raw [][]byte) (head string, before int) {
+	if len(raw) > 0 && len(raw[0]) > mostWords {
+		text := unsafe.String(unsafe.SliceData(raw[0]), mostWords)
+		if text[0] > ' ' && text[mostWords-1] > ' ' && text[mostWords-1] < utf8.RuneSelf && strings.IndexByte(text, '\\') < 0 {
+			return text, 0
+		}
+	}
 	var first [6 * mostWords]byte
 	n := 0
 	for _, piece := range raw {
 		n += copy(first[n:], piece)
-		length += len(piece) - escaped(piece)
 	}
 	text := string(first[:n])
 	if n == len(first) { // not in the middle of an escape or a character
@@ -153,7 +181,7 @@ func firstWords(raw [][]byte) (head string, before, length int) {
 			head = head[:len(head)-1]
 		}
 	}
-	return strings.TrimRight(head, " \t\r\n"), before, length
+	return strings.TrimRight(head, " \t\r\n"), before
 }
 
 // escaped returns how many more bytes a JSON string has than its text.
