@@ -167,7 +167,7 @@ var bounds = []bound{
 	{"such answers at once; waiting requests", "{router/peers.maxHeldTransfers}; {router/peers.maxHeldQueued}",
 		"waits; the worker's own replay", "peer_handovers_total busy",
 		"router/peers TestHeldIsNotWaitedFor: maxHeldTransfers, maxHeldQueued, busy",
-		"router/peers.Exchange.heldRequests router/peers.Exchange.transferSlots"},
+		"router/peers.Exchange.heldRequests router/peers.Exchange.reportsAsked router/peers.Exchange.transferSlots"},
 	{"events waiting for a rank's feed; for all, shared by workers",
 		"{indexer/stream.queueMessages} messages, {indexer/stream.queueBytes B}; {indexer/stream.allQueued B}",
 		"dropped, requested again", "events_total dropped",

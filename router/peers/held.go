@@ -21,7 +21,7 @@ import (
 const (
 	MostHeld         = 32 << 20 // bytes of an answer: about 1.5 million blocks
 	maxHeldTransfers = 2        // answers received at once
-	maxHeldQueued    = 4        // questions of others that wait to be answered; further ones are answered with "not held"
+	maxHeldQueued    = 4        // questions of others that wait, as many for reports; further ones are answered with "not held"
 	pieceBytes       = targetBytes
 	pieceTime        = time.Second           // without a piece for this long the answer is given up
 	answerTime       = 5 * time.Second       // and if it has not come to its end by then
@@ -226,23 +226,27 @@ func (x *Exchange) countHandover(worker, what string) {
 	x.handovers.WithLabelValues(what).Inc()
 }
 
-// queueHeldRequest queues another replica's question.
+// queueHeldRequest queues another replica's question. Those for reports wait apart, so that neither kind delays the other.
 func (x *Exchange) queueHeldRequest(line Line, q heldRequest) {
+	queue := x.heldRequests
+	if strings.HasPrefix(q.worker, OfReport) {
+		queue = x.reportsAsked
+	}
 	select {
-	case x.heldRequests <- q:
+	case queue <- q:
 	default:
 		x.countHandover(q.worker, "busy")
 		_ = line.Send(q.from, appendPiece(messageHead(x.own), &piece{number: q.number}))
 	}
 }
 
-// answerHeldRequests answers the questions until ctx ends.
-func (x *Exchange) answerHeldRequests(ctx context.Context, line Line) {
+// answerHeldRequests answers the questions of a queue until ctx ends.
+func (x *Exchange) answerHeldRequests(ctx context.Context, line Line, queue <-chan heldRequest) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case q := <-x.heldRequests:
+		case q := <-queue:
 			var held []byte
 			var err error
 			if x.Held != nil {

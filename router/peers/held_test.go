@@ -98,6 +98,28 @@ func TestHeldIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// TestReportsPassHandovers checks that a report is answered while a handover takes long and others wait behind it.
+func TestReportsPassHandovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		busy := h.joinHolding(t, func(ctx context.Context, what string, _ int) ([]byte, error) {
+			if what == OfReport+"{}" {
+				return []byte("told"), nil
+			}
+			<-ctx.Done()
+			return nil, nil
+		})
+		asks := h.join(t)
+		eventually(t, "they hear each other", known(1, busy, asks))
+		for range maxHeldQueued + 2 {
+			busy.queueHeldRequest(h, heldRequest{from: asks.own, worker: "w1"})
+		}
+		if list := asks.RequestReports(t.Context(), "{}"); len(list) != 1 || string(list[0]) != "told" {
+			t.Errorf("behind handovers: got %q, want the report", list)
+		}
+	})
+}
+
 // TestDrippingHidesNobody checks that a replica that sends its answer a byte at a time, so that it never ends, is given up for the
 // next one.
 func TestDrippingHidesNobody(t *testing.T) {

@@ -99,6 +99,7 @@ type Exchange struct {
 	newReplica    atomic.Bool // a replica was first heard since the last state was sent
 	startedAt     time.Time
 	heldRequests  chan heldRequest // other replicas' questions that wait to be answered
+	reportsAsked  chan heldRequest // those for reports
 	transferSlots chan struct{}    // limits the answers received at once
 	transfers     heldTransfers
 
@@ -141,8 +142,9 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	x := &Exchange{own: own, log: log, out: make(chan entry, queueEntries), seed: maphash.MakeSeed(),
 		peers: make(map[string]*peer), startedAt: time.Now(),
 		lessons:      make(chan []byte, maxLessonsQueued),
-		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers),
-		transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
+		heldRequests: make(chan heldRequest, maxHeldQueued), reportsAsked: make(chan heldRequest, maxHeldQueued),
+		transferSlots: make(chan struct{}, maxHeldTransfers),
+		transfers:     heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: of.Counters("peer_handovers_total",
 			"Transfers of what a worker holds, or was learned. Asked for: taken, nobody, late. Asked by another: told, not held, "+
 				"too large, busy.", "what"),
@@ -221,7 +223,8 @@ func (x *Exchange) Run(ctx context.Context, line Line) {
 	x.line.Store(&line)
 	var answers sync.WaitGroup
 	defer answers.Wait()
-	answers.Go(func() { x.answerHeldRequests(ctx, line) })
+	answers.Go(func() { x.answerHeldRequests(ctx, line, x.heldRequests) })
+	answers.Go(func() { x.answerHeldRequests(ctx, line, x.reportsAsked) })
 	came := make(retry.Bell, 1)
 	answers.Go(func() { x.watchNewReplicas(ctx, came) })
 	answers.Go(func() { x.sendLessons(ctx, line) })
