@@ -293,6 +293,15 @@ func TestChartOfAPool(t *testing.T) {
 	if strings.Contains(rules, "endpointslices") {
 		t.Errorf("the Role may do more than is needed: %s", rules)
 	}
+	for _, values := range []string{"pool: {name: chat}", "pool: {name: chat, deletionCost: false}", ""} { // no pod is changed unless asked for
+		o, err := render(t, "picker", values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rules := fmt.Sprint(at(o["Role/picker"], "rules")); strings.Contains(rules, "patch") || !strings.Contains(rules, "list") {
+			t.Errorf("with %q: the Role has %s, want list and no patch", values, rules)
+		}
+	}
 }
 
 // TestChartFetchesFiles: with a hub, the chart does what examples/kubernetes/files does.

@@ -36,8 +36,10 @@ const (
 	writerKey = "sightline/deletion-cost" // writer, and when, in Unix milliseconds
 	// lowestCost is that of a pod whose workers are all out of service.
 	lowestCost = math.MinInt32
-	// sameCost is the share of a cost by which it may change and is not written.
+	// sameCost is the share of a cost by which it may change and is not written; nor is a change by fewTokens, which an engine computes in a
+	// fraction of a second: fleets with little to do would have their pods changed all the time.
 	sameCost    = 0.1
+	fewTokens   = 500
 	costsEvery  = 30 * time.Second
 	writerLasts = 2 * time.Minute
 	patchTime   = 5 * time.Second
@@ -110,7 +112,7 @@ func (f *poolFollower) changedCosts(of func(netip.AddrPort) (float64, bool), wri
 		old, err := strconv.ParseInt(text, 10, 32)
 		wrong := given && err != nil
 		cost := costOfPod(ip.Unmap(), f.ports, of, old)
-		if most := sameCost * max(math.Abs(float64(old)), math.Abs(float64(cost))); !wrong && math.Abs(float64(cost-old)) <= most {
+		if most := max(fewTokens, sameCost*max(math.Abs(float64(old)), math.Abs(float64(cost)))); !wrong && math.Abs(float64(cost-old)) <= most {
 			continue
 		}
 		mark := fmt.Sprint(writer, " ", now.UnixMilli())

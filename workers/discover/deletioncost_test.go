@@ -87,10 +87,12 @@ func TestDeletionCosts(t *testing.T) {
 	has("the first costs", "p1=1000", fmt.Sprint("p2=", math.MaxInt32), "p3=none")
 	n := len(w.api.Patches())
 	c.set("10.0.0.1:8000", 1090)
-	c.set("10.0.0.3:8000", 0)
-	time.Sleep(3 * costsAgain)
+	for i := range 12 {
+		c.set("10.0.0.3:8000", float64(i%2*fewTokens))
+		time.Sleep(costsAgain / 4)
+	}
 	if got := w.api.Patches(); len(got) != n {
-		t.Errorf("got %s, want no patch of a cost that has changed by less than a tenth, and none of 0", written(w.api))
+		t.Errorf("got %s, want no patch of a cost that has changed by less than a tenth, nor by few tokens", written(w.api))
 	}
 	c.set("10.0.0.1:8000", math.Inf(-1))
 	c.set("10.0.0.2:8000", 5)
@@ -101,7 +103,7 @@ func TestDeletionCosts(t *testing.T) {
 	c.Unlock()
 	has("it is in service again, and not known", "p1=0", "p2=5")
 	for i := range 40 {
-		c.set("10.0.0.2:8000", float64(100*(i%2)+100))
+		c.set("10.0.0.2:8000", float64(10_000*(i%2)+10_000))
 		time.Sleep(costsAgain / 9)
 	}
 	last := map[string]time.Time{}
@@ -113,12 +115,12 @@ func TestDeletionCosts(t *testing.T) {
 	}
 
 	// Several ports are several workers: their costs add up, and what is out of service adds nothing.
-	c.set("10.0.0.3:8000", 300)
-	c.set("10.0.0.3:8001", 400)
+	c.set("10.0.0.3:8000", 3000)
+	c.set("10.0.0.3:8001", 4000)
 	w.api.PutPool("chat", vllmPods, 8000, 8001)
-	has("the sum", "p3=700")
+	has("the sum", "p3=7000")
 	c.set("10.0.0.3:8000", math.Inf(-1))
-	has("the rest", "p3=400")
+	has("the rest", "p3=4000")
 	c.set("10.0.0.3:8001", math.Inf(-1))
 	has("none is left", fmt.Sprint("p3=", math.MinInt32))
 	leaving := ready(3)
@@ -172,7 +174,7 @@ func TestDeletionCostsByOne(t *testing.T) {
 	p := &pod{}
 	p.Metadata.Annotations, p.Status.PodIP = w.api.Patches()[0].Annotations, "10.0.0.1"
 	other.pods["p1"] = p
-	of := func(netip.AddrPort) (float64, bool) { return 500, true }
+	of := func(netip.AddrPort) (float64, bool) { return 400, true }
 	now := time.Now()
 	for _, one := range []struct {
 		writer string
