@@ -269,7 +269,7 @@ var unbounded = map[string]string{
 	"of the configuration": `engine.Media.keys media/fetch.Config.Signing router.serving.names app/serve.modelWatch.watched
 		app/serve.servedModels.renamed app/serve.reportedModels.done workers/discover.poolFollower.ports workers/discover.Policies.priorities workers/discover.Policies.exact app/serve.runningFinder.policies
 		app/serve.sources.followers app/serve.sources.dynamo router/peers.Direct.lost`,
-	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
+	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds app/admin.Status.Releases
 		indexer.slotList.vacant app/serve.askingFinder.known app/serve.askingFinder.workers workers/discover.poolFollower.pods
 		indexer/source/bus.Listener.feeds router/choose.Adapters.sentTo router/choose.EncodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots workers/fleet.Worker.adapters
 		workers/fleet.state.byAddr workers/fleet.state.byModel workers/fleet.state.byStableName workers/fleet.state.encode workers/fleet.Fleet.paces app/registry.Set.members app/registry.Set.excluded workers/probe.Prober.known`,

@@ -211,7 +211,7 @@ func waiting(t *testing.T, file, long string) string {
 // doctored is what `sightline doctor` says of a configuration, and its exit status.
 func doctored(t *testing.T, bin, file string, args ...string) (checks []doctor.Result, status int) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), bin, append([]string{"doctor", "-c", file, "--json"}, args...)...)
+	cmd := exec.CommandContext(t.Context(), bin, append([]string{"doctor", "-c", file, "-o", "json"}, args...)...)
 	out, err := cmd.Output()
 	var said struct{ Checks []doctor.Result }
 	if json.Unmarshal(out, &said) != nil {

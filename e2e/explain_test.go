@@ -63,7 +63,7 @@ func TestExplainRunning(t *testing.T) {
 	quiet(t, l)
 	n := len(gjson.Parse(string(must(lab.Get("http://" + l.Admin + "/decisions?n=99")))).Array())
 
-	said := gjson.Parse(explain(string(raw), "--json"))
+	said := gjson.Parse(explain(string(raw), "-o", "json"))
 	best, other := said.Get("ranked.0"), said.Get("ranked.1")
 	if said.Get("worker").Str != held || said.Get("reason").Str != "exact" || best.Get("worker").Str != held ||
 		best.Get("exact").Int() < 800 ||
@@ -110,7 +110,7 @@ func TestExplainRunning(t *testing.T) {
 		inFlight(t, l.Admin) != 0 {
 		t.Errorf("its end: got %d %s, %d in flight, want 204, 0", code, said.Raw, inFlight(t, l.Admin))
 	}
-	if got := gjson.Parse(explain("", "--id", routed.Get("id").Str, "--json")); got.Get("reported_cached_tokens").Int() != 1024 ||
+	if got := gjson.Parse(explain("", "--id", routed.Get("id").Str, "-o", "json")); got.Get("reported_cached_tokens").Int() != 1024 ||
 		got.Get("code").Int() != 200 {
 		t.Errorf(`after its end: got %s, want got.Get("reported_cached_tokens").Int() == 1024, got.Get("code").Int() == 200`, got.Raw)
 	}

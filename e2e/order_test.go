@@ -134,3 +134,84 @@ func TestTakenOutOfService(t *testing.T) {
 	}
 	t.Logf("requests by worker: %v, failed: %d", served, failed)
 }
+
+// TestDrainUnderLoad: of two replicas, each that restarts hears from the other which worker is cordoned, and since when. Then, at 200
+// requests a second, a worker is drained, killed, started again and uncordoned: no request fails.
+func TestDrainUnderLoad(t *testing.T) {
+	t.Parallel()
+	const token, perSecond, atOnce = "a-token-of-this-test", 200, 96
+	s := startStand(t, 4, 0, 2, 8, map[string]any{"drain": "0s", "fixed": unprobed(), "admin_token": token, "replicas": true})
+	worker := s.fleet[0].name
+	order := func(admin string, args ...string) string {
+		t.Helper()
+		c := exec.CommandContext(t.Context(), s.bin, args...)
+		c.Env = append(os.Environ(), "SIGHTLINE_ADMIN=http://"+admin, "SIGHTLINE_ADMIN_TOKEN="+token)
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: got %v, want no error\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	row := func(r *standing) gjson.Result {
+		rows, err := lab.Get("http://" + r.admin + "/workers")
+		if err != nil {
+			return gjson.Result{}
+		}
+		return gjson.GetBytes(rows, fmt.Sprintf("#(name==%q)", worker))
+	}
+	heard := func() bool {
+		for _, r := range s.replicas {
+			if page, err := lab.Get("http://" + r.admin + "/status"); err != nil || gjson.GetBytes(page, "sightlines.0.other_replicas").Int() != 1 {
+				return false
+			}
+		}
+		return true
+	}
+	eventually(t, "they hear each other", heard)
+	if said := order(s.replicas[0].admin, "cordon", worker); strings.Contains(said, "No other replica") {
+		t.Errorf("cordon beside a replica: got %s, want no word of forgetting", said)
+	}
+	since := row(s.replicas[0]).Get("service_since").Time()
+	for i, r := range s.replicas {
+		eventually(t, "the other knows", func() bool { return row(s.replicas[1-i]).Get("service").String() == "cordoned" })
+		r.stop()
+		r.start(t)
+		eventually(t, "the other has told it", func() bool { return row(r).Get("service").String() == "cordoned" })
+		if got := row(r).Get("service_since").Time(); got.Sub(since).Abs() > 5*time.Second {
+			t.Errorf("after a restart: cordoned since %v, want since %v", got, since)
+		}
+		eventually(t, "all is up", func() bool { return s.whole() && heard() })
+	}
+	order(s.replicas[1].admin, "uncordon", worker)
+	eventually(t, "both have it in service", func() bool {
+		return !row(s.replicas[0]).Get("service").Exists() && !row(s.replicas[1]).Get("service").Exists()
+	})
+
+	places := make(chan struct{}, atOnce) // a slow machine sends fewer a second, not more at once
+	began := time.Now()
+	load := startLoad(t, perSecond, func(i int) reply {
+		places <- struct{}{}
+		defer func() { <-places }()
+		return s.send(fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":"Letter %d: %s"}]}`, lab.ModelName, i%64,
+			strings.Repeat("a letter of words ", 12)), false, time.Minute).reply
+	})
+	load.more(2 * perSecond)
+	if said := order(s.replicas[0].admin, "drain", worker, "--timeout", "60s"); !strings.Contains(said, "It is empty after") {
+		t.Errorf("drain: got %s, want it to end empty", said)
+	}
+	eventually(t, "the other's last request for it ends", func() bool { return row(s.replicas[1]).Get("in_flight").Int() == 0 })
+	s.fleet[0].stop()
+	load.more(2 * perSecond)
+	s.fleet[0].start(t)
+	s.fleet[0].healthy(t)
+	eventually(t, "its events are read again", s.whole)
+	order(s.replicas[0].admin, "uncordon", worker)
+	load.more(2 * perSecond)
+	replies := load.stop()
+	took := time.Since(began)
+	if bad := failures(replies); len(bad) > 0 {
+		t.Errorf("%d of %d requests failed, want 0: %s", len(bad), len(replies), bad[0])
+	}
+	t.Logf("%d requests in %v, %.0f a second, %d failed", len(replies), took.Round(time.Second), float64(len(replies))/took.Seconds(),
+		len(failures(replies)))
+}

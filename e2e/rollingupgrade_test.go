@@ -79,7 +79,8 @@ func TestRollingUpgrade(t *testing.T) {
 	})
 	eventually(t, "all is up", s.whole)
 
-	// The script's sightline is the one under test, and its UPGRADE asks this test, which owns the processes.
+	// The script's sightline is the one under test. Its kubectl leads to it as to the one pod of a Service beside one that cannot be
+	// reached, and asks this test, which owns the processes, to delete a pod.
 	bin, dir := s.bin, t.TempDir()
 	if err := os.Symlink(bin, filepath.Join(dir, "sightline")); err != nil {
 		t.Fatal(err)
@@ -100,19 +101,26 @@ func TestRollingUpgrade(t *testing.T) {
 	lis := listen(t)
 	go func() { _ = server.Serve(lis) }()
 	t.Cleanup(func() { _ = server.Close() })
-	tell := filepath.Join(dir, "tell")
-	if err := os.WriteFile(tell, fmt.Appendf(nil, "#!/bin/sh\nexec curl -fsS -X POST http://%s/$1\n", lis.Addr()), 0o700); err != nil {
+	kubectl := fmt.Sprintf(`#!/bin/sh
+case "$*" in
+"--namespace=llm get endpointslices --selector=kubernetes.io/service-name=sightline "*) printf 'away\nsightline-0\n' ;;
+"--namespace=llm port-forward pod/sightline-0 :9903") echo "Forwarding from %s -> 9903"; exec sleep 600 ;;
+"-n llm delete pod "*) exec curl -fsS -X POST "http://%s/$5" ;;
+*) echo "the server doesn't have that: $*" >&2; exit 1 ;;
+esac
+`, admin, lis.Addr())
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(kubectl), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	release("0.32.0")
 	failed, _ := during("by upgrade.sh", func() {
-		args := []string{absolute(t, "../examples/kubernetes/workers/upgrade.sh")}
+		args := []string{absolute(t, "../examples/kubernetes/upgrade/upgrade.sh")}
 		for _, e := range s.fleet {
 			args = append(args, e.name)
 		}
 		c := exec.CommandContext(t.Context(), "sh", args...)
-		c.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "SIGHTLINE_ADMIN=http://"+admin, "SIGHTLINE_ADMIN_TOKEN="+token,
-			"UPGRADE="+tell, "SETTLE=2", "TIMEOUT=60s")
+		c.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "SIGHTLINE_ADMIN=svc/sightline", "SIGHTLINE_ADMIN_TOKEN="+token,
+			"SETTLE=2", "TIMEOUT=60s")
 		if out, err := c.CombinedOutput(); err != nil || strings.Count(string(out), "in service") != len(s.fleet) {
 			t.Errorf("upgrade.sh: %v, want each worker in service again\n%s", err, out)
 		}

@@ -96,7 +96,7 @@ func TestRollout(t *testing.T) {
 			}
 			var r report.Report
 			eventually(t, "the log has all lines", func() bool {
-				text, err := exec.Command(l.Self(), "report", "--json", "--since", began.Format(time.RFC3339Nano), log).Output()
+				text, err := exec.Command(l.Self(), "report", "-o", "json", "--since", began.Format(time.RFC3339Nano), log).Output()
 				return err == nil && json.Unmarshal(text, &r) == nil && ended(r) == conversations*turns
 			})
 			if r.Unsteered.Failed+r.Steered.Failed > 0 || r.Unsteered.Counted+r.Steered.Counted != conversations*turns {
@@ -112,7 +112,7 @@ func TestRollout(t *testing.T) {
 				}
 			}
 			var all report.Report
-			text, err = exec.Command(l.Self(), "report", "--json", log).Output()
+			text, err = exec.Command(l.Self(), "report", "-o", "json", log).Output()
 			if err == nil {
 				err = json.Unmarshal(text, &all)
 			}

@@ -25,6 +25,7 @@ type Ordered struct {
 	Service  fleet.Service    `json:"service"`
 	Inflight int              `json:"in_flight"`
 	Removal  forecast.Removal `json:"removal"`
+	Others   int              `json:"other_replicas"` // that hear of it, and tell it to this one after a restart
 }
 
 // ErrNoWorker is State.Order's error for an unknown name.
@@ -58,6 +59,9 @@ func AskOrder(ctx context.Context, q AdminRequest, order, worker string, wait ti
 	if of.Service != fleet.InService {
 		fmt.Fprintf(out, "It alone holds %s prompt tokens, of which %s are expected to be asked for again.\n",
 			formatShort(of.Removal.Alone), formatShort(of.Removal.Again))
+		if of.Others == 0 {
+			fmt.Fprintln(out, "No other replica hears of it: a restart of this Sightline ends it.")
+		}
 	}
 	if wait == 0 {
 		return nil

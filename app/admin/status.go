@@ -21,6 +21,7 @@ type Status struct {
 	Problems   []findings.Finding `json:"problems"`
 	Sightlines []Sightline        `json:"sightlines"`
 	Workers    map[string]int     `json:"workers"`   // slots by their state
+	Releases   map[string]int     `json:"releases"`  // slots by their engine and its release, such as vllm 0.32.0; without those not told
 	Inflight   int                `json:"in_flight"` // at all workers
 	Backlog    float64            `json:"backlog_tokens"`
 	EventAge   float64            `json:"event_age_seconds"`       // of the worker whose events are latest
@@ -110,7 +111,7 @@ const Lately = 5 * time.Minute
 // status answers /status.
 func (c *livePage) status(w http.ResponseWriter, _ *http.Request) {
 	s, now := &c.state, time.Now()
-	out := Status{Problems: append([]findings.Finding{}, s.Problems(now)...), Workers: map[string]int{}}
+	out := Status{Problems: append([]findings.Finding{}, s.Problems(now)...), Workers: map[string]int{}, Releases: map[string]int{}}
 	one := Sightline{Instance: s.Instance, Version: s.Version, Began: s.Began}
 	if s.Ready != nil {
 		if _, err := s.Ready(); err != nil {
@@ -126,11 +127,29 @@ func (c *livePage) status(w http.ResponseWriter, _ *http.Request) {
 	for i := range of {
 		r := &of[i]
 		out.Workers[r.State]++
+		if r.Release != "" {
+			out.Releases[r.Release]++
+		}
 		out.Inflight, out.Backlog = out.Inflight+r.Inflight, out.Backlog+r.Backlog
 		if r.EventAge > out.EventAge {
 			out.EventAge, out.Latest = r.EventAge, r.Name
 		}
 	}
+	s.ended(&out, &one, all, now)
+	c.mu.Lock()
+	last := c.history.minutes[max(0, len(c.history.minutes)-10):]
+	for i := range last {
+		one.Rate += float64(last[i].Decisions) / float64(len(last))
+	}
+	c.mu.Unlock()
+	out.Sightlines = []Sightline{one}
+	out.Broken = one.Error != "" || out.Workers[stateOut] > 0 ||
+		slices.ContainsFunc(out.Problems, func(f findings.Finding) bool { return f.Severity == "error" })
+	answer(w, out)
+}
+
+// ended fills in what became of the requests of late, of which all are the last decisions.
+func (s *State) ended(out *Status, one *Sightline, all []router.Recent, now time.Time) {
 	out.Since = now.Add(-Lately).Truncate(time.Minute)
 	if out.Since.Before(s.Began) {
 		out.Since = s.Began
@@ -156,16 +175,6 @@ func (c *livePage) status(w http.ResponseWriter, _ *http.Request) {
 	if s.Undecided != nil {
 		out.Undecided = s.Undecided(out.Since)
 	}
-	c.mu.Lock()
-	last := c.history.minutes[max(0, len(c.history.minutes)-10):]
-	for i := range last {
-		one.Rate += float64(last[i].Decisions) / float64(len(last))
-	}
-	c.mu.Unlock()
-	out.Sightlines = []Sightline{one}
-	out.Broken = one.Error != "" || out.Workers[stateOut] > 0 ||
-		slices.ContainsFunc(out.Problems, func(f findings.Finding) bool { return f.Severity == "error" })
-	answer(w, out)
 }
 
 // choice says which decisions are shown.

@@ -35,7 +35,7 @@ type Options struct {
 	URL     string   `name:"url" placeholder:"URL" help:"Where clients reach Envoy; default: of -c."`
 	Header  []string `sep:"none" placeholder:"NAME: VALUE" help:"Of requests there; not printed. Repeatable."`
 	CA      string   `name:"ca" placeholder:"FILE" help:"PEM file of its certificate's authority."`
-	JSON    bool     `help:"Print one JSON object."`
+	JSON    bool     `kong:"-"` // print one object
 	// Failures leaves out what is well.
 	Failures bool `help:"Print only warnings and errors."`
 	// Patience is how long to wait for an answer or an event; 0: 3 s.

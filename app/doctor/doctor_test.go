@@ -977,7 +977,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestForms: --pre asks nobody; --json and colours are optional.
+// TestForms: --pre asks nobody; JSON and colours are optional.
 func TestForms(t *testing.T) {
 	f := well()
 	f.envoy = pairs("failure_mode_allow: true", "failure_mode_allow: false")

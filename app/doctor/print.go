@@ -110,7 +110,7 @@ func (o *Options) printOne(r Result) (err error) {
 		fmt.Fprintf(o.Out, "    %s\n", e)
 	}
 	if more := len(r.Evidence) - maxLines; more > 0 {
-		fmt.Fprintf(o.Out, "    … and %d more lines (--json has them)\n", more)
+		fmt.Fprintf(o.Out, "    … and %d more lines (-o json has them)\n", more)
 	}
 	if r.Fix != "" {
 		_, err = fmt.Fprintf(o.Out, "    fix: %s\n    see %s\n", r.Fix, r.Link)

@@ -99,7 +99,8 @@ func (a *against) compare(ctx context.Context, line []byte) error {
 // images it speaks if they have one here.
 func (a *against) judgeSettings(ctx context.Context, media bool) string {
 	var keys []string
-	for _, f := range probe.Settings(ctx, a.client, &probe.Worker{Addr: a.addr}, a.Model) {
+	found, _ := probe.Settings(ctx, a.client, &probe.Worker{Addr: a.addr}, a.Model)
+	for _, f := range found {
 		switch {
 		case f.Verdict != probe.Configuration:
 			a.say("settings", "not compared: %s", f.Detail)

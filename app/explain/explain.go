@@ -40,7 +40,7 @@ type Options struct {
 	Admin string `kong:"-"` // a running Sightline's admin page: where requests would go, and why; "": they are read here
 	Token string `kong:"-"` // the page's admin_token; "": that in the environment
 	ID    string `placeholder:"ID" help:"A past decision of a running Sightline, and its outcome."`
-	JSONL bool   `name:"jsonl" aliases:"json" help:"Print one JSON object a line."`
+	JSONL bool   `kong:"-"` // print one JSON object a line
 }
 
 // Run writes the stages' results for the requests to standard output.

@@ -16,7 +16,7 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 )
 
-// explained is one line of --jsonl. Other programs read it: keep the names.
+// explained is one line of -o json. Other programs read it: keep the names.
 type explained struct {
 	ID     string `json:"id,omitempty"`
 	Family string `json:"family,omitempty"` // of docs/families.md; "" for a text model and an unknown one

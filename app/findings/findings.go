@@ -143,7 +143,7 @@ func (f *Facts) evaluate(l *list) []Finding {
 		if p.Since.IsZero() {
 			p.Since = f.Now
 		}
-		p.Link = docs + strings.ToLower(p.Code)
+		p.Link = Link(p.Code)
 		out[i] = *p
 	}
 	slices.SortStableFunc(out, Worse)

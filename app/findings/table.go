@@ -70,6 +70,19 @@ func Codes() (list []string) {
 	return list
 }
 
+// Means returns what holds if a code has no finding; "": there is no such code.
+func Means(code string) string {
+	for i := range codes {
+		if codes[i].code == code {
+			return codes[i].title
+		}
+	}
+	return ""
+}
+
+// Link returns the address of a code's section of docs/doctor.md.
+func Link(code string) string { return docs + strings.ToLower(code) }
+
 // list collects findings; those of several workers become one.
 type list struct {
 	found       []*Finding

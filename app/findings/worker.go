@@ -16,7 +16,8 @@ type Worker struct {
 	Model       string      `json:"model"`
 	Class       string      `json:"class,omitempty"`
 	Engine      string      `json:"-"`
-	Rank        int         `json:"rank"` // -1: none
+	Release     string      `json:"release,omitempty"` // the engine and its release, such as vllm 0.32.0, as it tells; "": it has not
+	Rank        int         `json:"rank"`              // -1: none
 	Blocks      int         `json:"blocks_held"`
 	Partial     bool        `json:"partial"`               // some of its blocks are not known here
 	UpperBound  string      `json:"upper_bound,omitempty"` // why a hit may find less than the blocks that it holds; "": it will not
@@ -43,8 +44,9 @@ type Worker struct {
 	UnknownKeys uint64      `json:"unknown_keys,omitempty"`              // events with one
 	SameEvents  string      `json:"same_events_as,omitempty"`            // another worker under whose name the same events arrive
 	// Service is cordoned or draining; nil: it is in service. Removal is what would be lost with the worker; nil: not known.
-	Service *fleet.Service    `json:"service,omitempty"`
-	Removal *forecast.Removal `json:"removal,omitempty"`
+	Service      *fleet.Service    `json:"service,omitempty"`
+	ServiceSince time.Time         `json:"service_since,omitzero"`
+	Removal      *forecast.Removal `json:"removal,omitempty"`
 
 	Role      string `json:"role,omitempty"`             // prefill, decode, encode; none: all
 	Serves    string `json:"serves,omitempty"`           // in which order it serves waiting requests, as it says, else as observed

@@ -16,8 +16,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -45,14 +47,16 @@ type From struct {
 
 // Asked are the Sightlines that are asked.
 type Asked struct {
-	At    []string // their admin pages
+	At    []string // their admin pages; a pod to which nothing leads by its name
 	Token string   // "": that in the environment
 	Close func()   // ends what leads there
+
+	away map[string]error // why nothing leads to a pod
 }
 
 // Open finds the Sightlines. The caller must call Close, unless there is an error.
 func (f From) Open(ctx context.Context) (a Asked, err error) {
-	a.Close = func() {}
+	a.Close, a.away = func() {}, make(map[string]error)
 	at := f.Admin
 	if len(at) == 0 {
 		at = strings.FieldsFunc(os.Getenv(AddressVariable), func(r rune) bool { return r == ',' || r == ' ' })
@@ -75,12 +79,13 @@ func (f From) Open(ctx context.Context) (a Asked, err error) {
 			a.At = append(a.At, one)
 			continue
 		}
-		found, end, err := forward(ctx, f.Namespace, name)
+		found, away, end, err := forward(ctx, f.Namespace, name)
 		if err != nil {
 			a.Close()
 			return a, fmt.Errorf("--admin %s: %w", one, err)
 		}
 		before := a.Close
+		maps.Copy(a.away, away)
 		a.At, a.Close = append(a.At, found...), func() { before(); end() }
 	}
 	if len(a.At) == 0 {
@@ -95,7 +100,8 @@ func (f From) One(ctx context.Context) (q admin.AdminRequest, end func(), err er
 	if err != nil {
 		return q, nil, err
 	}
-	return admin.AdminRequest{Base: a.At[0], Token: a.Token, MaxBytes: maxAnswer}, a.Close, nil
+	there := slices.IndexFunc(a.At, func(at string) bool { return a.away[at] == nil })
+	return admin.AdminRequest{Base: a.At[there], Token: a.Token, MaxBytes: maxAnswer}, a.Close, nil
 }
 
 const (
@@ -118,7 +124,10 @@ func get[T any](ctx context.Context, a Asked, path string) ([]answer[T], error) 
 	for i, at := range a.At {
 		all.Go(func() {
 			one := &list[i]
-			one.at = at
+			one.at, one.err = at, a.away[at]
+			if one.err != nil {
+				return
+			}
 			one.text, one.err = admin.Ask(ctx, admin.AdminRequest{Base: at, Path: path, Token: a.Token, MaxBytes: maxAnswer})
 			if one.err == nil {
 				one.err = json.Unmarshal(one.text, &one.T)

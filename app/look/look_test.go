@@ -16,6 +16,8 @@ import (
 	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/account"
+	"github.com/sightline-router/sightline/router/forecast"
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // hostile is a name that would clear the terminal, and be shown backwards.
@@ -25,7 +27,7 @@ const hostile = "w\x1b[2J\u009b31m\u202e\r\n"
 func sightline(t *testing.T, name string, at time.Time) string {
 	t.Helper()
 	row := admin.WorkerRow{Worker: findings.Worker{Name: name, Addr: "10.0.0.1:8000", Model: name, Rank: 3, Inflight: 2, Events: "live",
-		Class: name, Role: name, LastEvent: name}, State: "live", Recent: admin.Recent{Requests: 2, Prompt: 100, Cached: 50}}
+		Class: name, Role: name, LastEvent: name, Release: name}, State: "live", Recent: admin.Recent{Requests: 2, Prompt: 100, Cached: 50}}
 	problem := findings.Finding{Code: "SL0109", Severity: "error", What: name + ": away", Workers: []string{name}, Fix: name, Since: at}
 	decision := router.Recent{ID: name, At: at, Model: name, Worker: name, Rank: -1, Reason: router.Exact, Why: name, Asked: name,
 		PromptTokens: 1200, CachedTokens: 1100, Reported: -1, Code: 503, Flags: name, Lasted: time.Second, Used: name,
@@ -34,6 +36,7 @@ func sightline(t *testing.T, name string, at time.Time) string {
 		"/decisions": []router.Recent{decision}, "/explain": admin.Explained{Recent: decision},
 		"/status": admin.Status{Broken: true, Problems: []findings.Finding{problem}, Workers: map[string]int{name: 1}, Latest: name, EventAge: 1,
 			Sightlines: []admin.Sightline{{Instance: name, Version: name, Mode: name, Error: name, Others: 1}},
+			Releases:   map[string]int{name: 1},
 			Requests:   10, Failed: 1, Undecided: 3, Accounted: 1000, Uncached: account.Sums{account.Evicted: 100}, Since: at}}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(pages[r.URL.Path])
@@ -68,7 +71,7 @@ var commands = map[string]func(*testing.T, View) error{
 	"top":       func(t *testing.T, v View) error { return Top(t.Context(), v) },
 	"workers":   func(t *testing.T, v View) error { return Workers(t.Context(), v, "", "") },
 	"worker":    func(t *testing.T, v View) error { return Workers(t.Context(), v, "10.0.0.1:8000", "") },
-	"problems":  func(t *testing.T, v View) error { return Problems(t.Context(), v) },
+	"problems":  func(t *testing.T, v View) error { return Problems(t.Context(), v, "") },
 	"decisions": func(t *testing.T, v View) error { return Decisions(t.Context(), v, Choice{}) },
 	"decision":  func(t *testing.T, v View) error { return Decisions(t.Context(), v, Choice{ID: "x"}) },
 }
@@ -212,7 +215,9 @@ func TestService(t *testing.T) {
 	dir := t.TempDir()
 	script := fmt.Sprintf(`#!/bin/sh
 case "$*" in
-"--namespace=llm get endpointslices --selector=kubernetes.io/service-name=sightline "*) printf 'pod-b\npod-a\npod-b\npod-a\n' ;;
+"--namespace=llm get endpointslices --selector=kubernetes.io/service-name=sightline "*) printf 'pod-b\npod-a\npod-c\npod-b\npod-a\n' ;;
+"--namespace=llm get endpointslices --selector=kubernetes.io/service-name=gone "*) printf 'pod-c\n' ;;
+"--namespace=llm port-forward pod/pod-c :9903") echo "error: pod is not running" >&2; exit 1 ;;
 "--namespace=llm port-forward pod/pod-a :9903") echo $$ >> %[3]s; echo "Forwarding from %[1]s -> 9903"; exec sleep 60 ;;
 "--namespace=llm port-forward pod/pod-b :9903") echo $$ >> %[3]s; echo "Forwarding from %[2]s -> 9903"; exec sleep 60 ;;
 *) echo "the server doesn't have that: $*" >&2; exit 1 ;;
@@ -223,8 +228,13 @@ esac
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	a, err := From{Admin: []string{"svc/sightline"}, Namespace: "llm"}.Open(t.Context())
-	if err != nil || fmt.Sprint(a.At) != fmt.Sprint([]string{one, two}) {
-		t.Fatalf("got %v, %v, want %s and %s", a.At, err, one, two)
+	if err != nil || fmt.Sprint(a.At) != fmt.Sprint([]string{one, two, "pod/pod-c"}) {
+		t.Fatalf("got %v, %v, want %s and %s, and pod-c away", a.At, err, one, two)
+	}
+	rows, err := get[[]admin.WorkerRow](t.Context(), a, "/workers")
+	if err != nil || rows[0].err != nil || rows[1].err != nil || rows[2].err == nil ||
+		!strings.HasSuffix(rows[2].err.Error(), "pod/pod-c :9903: exit status 1 error: pod is not running") {
+		t.Errorf("got %+v, %v, want two answers and why pod-c has none", rows, err)
 	}
 	a.Close()
 	pids, err := os.ReadFile(filepath.Join(dir, "pids"))
@@ -236,7 +246,56 @@ esac
 			t.Errorf("process %s runs on after the command, want an error", pid)
 		}
 	}
+	if _, err := (From{Admin: []string{"svc/gone"}, Namespace: "llm"}).Open(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "pod is not running") {
+		t.Errorf("no pod can be reached: got %v, want why", err)
+	}
 	if _, err := (From{Admin: []string{"svc/other"}}).Open(t.Context()); err == nil || !strings.Contains(err.Error(), "doesn't have that") {
 		t.Errorf("another service: got %v, want what kubectl says", err)
+	}
+}
+
+// TestCode: problems explains a code, also where no Sightline answers, and refuses others.
+func TestCode(t *testing.T) {
+	at := []string{sightline(t, "worker-7", time.Now())}
+	for code, want := range map[string]string{"SL0109": "worker-7: away", "sl0109": "worker-7: away", "SL0301": "no problems of this code"} {
+		got := shows(t, at, "table", func(v View) error { return Problems(t.Context(), v, code) })
+		if !strings.Contains(got, want) || !strings.Contains(got, findings.Means(strings.ToUpper(code))) ||
+			!strings.Contains(got, "doctor.md#"+strings.ToLower(code)) {
+			t.Errorf("%s: got %s, want what it means, where to read on, and %q", code, got, want)
+		}
+	}
+	if err := Problems(t.Context(), View{From: From{Admin: at}}, "SL9999"); err == nil || !strings.Contains(err.Error(), "SL0001") {
+		t.Errorf("SL9999: got %v, want an error that names a code", err)
+	}
+	name := filepath.Join(t.TempDir(), "out")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	err = Problems(t.Context(), View{From: From{Admin: []string{"127.0.0.1:1"}}, Out: f}, "SL0301")
+	if text, _ := os.ReadFile(name); err == nil || !strings.Contains(string(text), findings.Means("SL0301")) {
+		t.Errorf("without a Sightline: got %s, %v, want what it means and an error", text, err)
+	}
+}
+
+// TestWorkerPage: all of a worker's facts are lines of words and figures, without JSON, and say since when it is out of service.
+func TestWorkerPage(t *testing.T) {
+	usage, drains := 0.25, fleet.Draining
+	row := admin.WorkerRow{State: "draining", Worker: findings.Worker{Name: "worker-7", Rank: -1, Release: "vllm 0.32.0",
+		Rate: 26492.75521950414, Service: &drains, ServiceSince: time.Now().Add(-5 * time.Minute), Report: &findings.LoadReport{Usage: &usage},
+		Removal: &forecast.Removal{Alone: 8384, Again: 258.94664965140555}}}
+	p := &page{}
+	p.worker(&row)
+	for _, want := range []string{"worker-7 draining 5m\n", "release                      vllm 0.32.0\n",
+		"told kv cache usage          0.25\n",
+		"prefill tokens per second    26493\n", "removal again tokens         259\n"} {
+		if !strings.Contains(p.String(), want) {
+			t.Errorf("got %s, want %q in it", p, want)
+		}
+	}
+	if strings.ContainsAny(p.String(), `{}"`) {
+		t.Errorf("got %s, want no JSON", p)
 	}
 }

@@ -55,6 +55,12 @@ func Top(ctx context.Context, v View) error {
 		}{s, workers}
 		return shape, func(p *page) {
 			p.summary(&s)
+			for i := range s.Problems[:min(3, len(s.Problems))] { // worst first
+				p.under("problem", said(s.Problems[i].Code+" "+s.Problems[i].What), p.warn)
+			}
+			if more := len(s.Problems) - 3; more > 0 {
+				p.fact("", plural(more, "more problem")+": sightline problems")
+			}
 			p.line()
 			p.workers(workers)
 		}, nil
@@ -64,7 +70,7 @@ func Top(ctx context.Context, v View) error {
 // joinStatus adds what several Sightlines answer. Replicas see the same workers, with the requests of all; each has ended its own requests.
 // One without a request of late counts those since its start: they are left out if another has later ones.
 func joinStatus(list []answer[admin.Status]) (s admin.Status) {
-	s = admin.Status{Problems: []findings.Finding{}, Sightlines: []admin.Sightline{}, Workers: map[string]int{}}
+	s = admin.Status{Problems: []findings.Finding{}, Sightlines: []admin.Sightline{}, Workers: map[string]int{}, Releases: map[string]int{}}
 	var problems [][]findings.Finding
 	idle := func(one *admin.Status) bool { return time.Since(one.Since) > 2*admin.Lately }
 	busy := slices.ContainsFunc(list, func(one answer[admin.Status]) bool { return one.T.Requests > 0 && !idle(&one.T) })
@@ -83,6 +89,9 @@ func joinStatus(list []answer[admin.Status]) (s admin.Status) {
 		problems = append(problems, one.Problems)
 		if n := total(one.Workers) - total(s.Workers); n > 0 || n == 0 && one.Workers["live"] < s.Workers["live"] { // one may know more
 			s.Workers = one.Workers
+		}
+		if total(one.Releases) > total(s.Releases) {
+			s.Releases = one.Releases
 		}
 		s.Inflight, s.Backlog = max(s.Inflight, one.Inflight), max(s.Backlog, one.Backlog)
 		if one.EventAge > s.EventAge {
@@ -163,7 +172,11 @@ func (p *page) summary(s *admin.Status) {
 		p.fact("hit rate", fmt.Sprintf("%s of %s prompt tokens were cached", p.bold(percent(s.Accounted-s.Uncached.Total(), s.Accounted)),
 			short(float64(s.Accounted))))
 		var lost []string
-		s.Uncached.Each(func(c account.Cause, n int) { lost = append(lost, fmt.Sprintf("%s %s", percent(n, s.Accounted), c)) })
+		s.Uncached.Each(func(c account.Cause, n int) {
+			if 200*n >= s.Accounted { // the others are in the JSON
+				lost = append(lost, fmt.Sprintf("%s %s", percent(n, s.Accounted), c))
+			}
+		})
 		if len(lost) > 0 {
 			p.under("not cached", strings.Join(lost, ", "), plain)
 		}
@@ -184,10 +197,8 @@ func (p *page) summary(s *admin.Status) {
 			p.fact("first byte", text+p.dim(fmt.Sprintf(" (%s%s)", plural(f.N, "answer"), name)))
 		}
 	}
-	var states []string
-	for _, state := range slices.SortedFunc(maps.Keys(s.Workers), func(a, b string) int {
-		return cmp.Or(s.Workers[b]-s.Workers[a], strings.Compare(a, b))
-	}) {
+	var states, releases []string
+	for _, state := range mostFirst(s.Workers) {
 		states = append(states, p.state(state, fmt.Sprintf("%d %s", s.Workers[state], said(state))))
 	}
 	if len(states) == 0 {
@@ -195,6 +206,12 @@ func (p *page) summary(s *admin.Status) {
 	}
 	p.fact("workers", fmt.Sprintf("%s; %s in flight, %s tokens queued", strings.Join(states, ", "), plural(s.Inflight, "request"),
 		short(s.Backlog)))
+	for _, of := range mostFirst(s.Releases) {
+		releases = append(releases, fmt.Sprintf("%d %s", s.Releases[of], said(of)))
+	}
+	if len(releases) > 0 {
+		p.under("engines", strings.Join(releases, ", "), plain)
+	}
 	if s.Latest != "" {
 		p.fact("events", fmt.Sprintf("%s late at most (%s)", millis(1e3*s.EventAge), said(s.Latest)))
 	}
@@ -204,6 +221,11 @@ func (p *page) summary(s *admin.Status) {
 				one.Others, one.Silent))
 		}
 	}
+}
+
+// mostFirst returns the keys of counts.
+func mostFirst(of map[string]int) []string {
+	return slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(of[b]-of[a], strings.Compare(a, b)) })
 }
 
 func (p *page) fact(name, text string) { p.line(fmt.Sprintf("%-10s", name), text) }

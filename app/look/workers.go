@@ -6,10 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/app/admin"
 	"github.com/sightline-router/sightline/app/findings"
@@ -47,21 +50,42 @@ func Workers(ctx context.Context, v View, name, model string) error {
 	})
 }
 
-// Problems shows what is wrong, worst first. It returns ErrBroken as Status does.
-func Problems(ctx context.Context, v View) error {
+// Problems shows what is wrong, worst first, or what a code means and whether there is such a problem. It returns ErrBroken as Status
+// does.
+func Problems(ctx context.Context, v View, code string) error {
+	code = strings.ToUpper(code)
+	means := findings.Means(code)
+	if code != "" && means == "" {
+		return fmt.Errorf("no code %q (want one such as %s)", said(code), findings.Codes()[0])
+	}
+	explain := func(p *page) {
+		if code != "" {
+			p.under(code, "want: "+means, p.bold)
+			p.under("  See", findings.Link(code), plain)
+		}
+	}
 	broken := false
 	err := v.show(ctx, func(ctx context.Context, a Asked) (any, func(*page), error) {
 		list, err := get[admin.Status](ctx, a, "/status")
 		if err != nil {
+			if p := v.page(); v.structured() == "" && v.pages == 0 {
+				explain(p) // without a running Sightline too
+				_, _ = p.WriteTo(v.Out)
+			}
 			return nil, nil, err
 		}
 		tell(&v, list)
 		s := joinStatus(list)
 		broken = s.Broken
+		if code != "" {
+			s.Problems = slices.DeleteFunc(s.Problems, func(f findings.Finding) bool { return f.Code != code })
+			broken = len(s.Problems) > 0 && s.Problems[0].Severity == "error"
+		}
 		return s.Problems, func(p *page) {
+			explain(p)
 			p.problems(s.Problems)
 			if len(s.Problems) == 0 {
-				p.line(p.good("√"), "no problems")
+				p.line(p.good("√"), strings.TrimSpace("no problems "+map[bool]string{true: "of this code"}[code != ""]))
 			}
 		}, nil
 	})
@@ -130,7 +154,8 @@ func (p *page) workers(rows []admin.WorkerRow) {
 	}
 	columns := []column{{"WORKER", false, 0}, {"STATE", false, 0}, {"IN FLIGHT", true, 0}, {"QUEUED", true, 0}, {"TOKENS/S", true, 4},
 		{"HITS", true, 0}, {"CACHE", true, 2}, {"EVENTS", true, 3}, {"BLOCKS", true, 6}, {"MODEL", false, 5}, {"ADDRESS", false, 7},
-		{"REQUESTS", true, wideOnly}, {"CLASS", false, wideOnly}, {"ROLE", false, wideOnly}, {"LAST EVENT", false, wideOnly}}
+		{"REQUESTS", true, wideOnly}, {"ENGINE", false, wideOnly},
+		{"CLASS", false, wideOnly}, {"ROLE", false, wideOnly}, {"LAST EVENT", false, wideOnly}}
 	var cells [][]string
 	for i := range rows {
 		r := &rows[i]
@@ -147,11 +172,19 @@ func (p *page) workers(rows []admin.WorkerRow) {
 				events = "0s"
 			}
 		}
-		cells = append(cells, []string{name(r), p.state(r.State, said(r.State)), fmt.Sprint(r.Inflight), short(r.Backlog), rate,
+		cells = append(cells, []string{name(r), p.state(r.State, stateSince(r)), fmt.Sprint(r.Inflight), short(r.Backlog), rate,
 			percent(r.Recent.Cached, r.Recent.Prompt), cache, events, short(float64(r.Blocks)), said(r.Model), said(r.Addr),
-			fmt.Sprint(r.Recent.Requests), orDash(said(r.Class)), orDash(said(r.Role)), orDash(said(r.LastEvent))})
+			fmt.Sprint(r.Recent.Requests), orDash(said(r.Release)), orDash(said(r.Class)), orDash(said(r.Role)), orDash(said(r.LastEvent))})
 	}
 	p.table(true, columns, cells)
+}
+
+// stateSince is a worker's state, with how long it has been out of service.
+func stateSince(r *admin.WorkerRow) string {
+	if r.ServiceSince.IsZero() {
+		return said(r.State)
+	}
+	return said(r.State) + " " + ago(time.Since(r.ServiceSince))
 }
 
 func name(r *admin.WorkerRow) string {
@@ -163,20 +196,39 @@ func name(r *admin.WorkerRow) string {
 
 // worker prints all that is known of a worker: what /workers has, by its names there.
 func (p *page) worker(r *admin.WorkerRow) {
-	p.line(p.bold(name(r)), p.state(r.State, said(r.State)))
+	p.line(p.bold(name(r)), p.state(r.State, stateSince(r)))
 	text, _ := json.Marshal(r) // it came as JSON
-	facts := map[string]json.RawMessage{}
-	_ = json.Unmarshal(text, &facts)
 	if r.Service != nil && r.Removal != nil {
 		p.line("  it alone holds", short(r.Removal.Alone), "prompt tokens, of which", short(r.Removal.Again),
 			"are expected to be asked for again")
 	}
-	for _, key := range slices.Sorted(maps.Keys(facts)) {
-		if key != "name" && key != "state" && key != "bad" {
-			p.line(fmt.Sprintf("  %-28s", strings.ReplaceAll(key, "_", " ")), said(strings.Trim(string(facts[key]), `"`)))
+	p.facts("", gjson.ParseBytes(text))
+	p.line()
+}
+
+// facts prints the values of a JSON object, each behind the names that lead to it.
+func (p *page) facts(within string, object gjson.Result) {
+	of := object.Map()
+	for _, key := range slices.Sorted(maps.Keys(of)) {
+		name, value := within+strings.ReplaceAll(key, "_", " "), of[key]
+		switch {
+		case name == "name" || name == "state" || name == "bad":
+		case value.IsObject():
+			p.facts(name+" ", value)
+		case value.Type == gjson.Number:
+			p.line(fmt.Sprintf("  %-28s", name), figure(value.Num))
+		default:
+			p.line(fmt.Sprintf("  %-28s", name), said(value.String()))
 		}
 	}
-	p.line()
+}
+
+// figure writes a number: whole, or small with two places.
+func figure(n float64) string {
+	if n == math.Trunc(n) || n >= 100 {
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.2f", n)
 }
 
 // problems prints findings with their fixes.

@@ -95,7 +95,7 @@ func fishCompletion(w io.Writer, root *kong.Node) {
 		}
 		for _, p := range n.Positional {
 			if p.Tag.Has("names") {
-				fmt.Fprintf(w, "complete -c %s -n %s -f -a '(%[1]s names %s)'\n", root.Name, quote(when), p.Tag.Get("names"))
+				fmt.Fprintf(w, "complete -c %s -n %s -f -a '(%[1]s names %[3]s)'\n", root.Name, quote(when), p.Tag.Get("names"))
 			}
 		}
 		for _, f := range flags {

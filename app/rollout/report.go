@@ -20,7 +20,7 @@ import (
 type ReportOptions struct {
 	Files []string `arg:"" optional:"" type:"existingfile" help:"Decision logs; none: ask a running Sightline."`
 	Admin string   `kong:"-"` // its admin page
-	JSON  bool     `help:"Print one JSON object."`
+	JSON  bool     `kong:"-"` // print one object
 	Since string   `placeholder:"TIME|AGO" help:"Only requests decided since: 2h, or 2026-11-21T08:00:00Z."`
 	Until string   `placeholder:"TIME|AGO" help:"Only requests decided before."`
 	Model string   `kong:"-"` // only requests for this model

@@ -31,6 +31,9 @@ func (r *running) order(worker string, to fleet.Service) (out admin.Ordered, err
 		return out, fmt.Errorf("no other worker in service does what %s does for model %q: add one first, or uncordon one",
 			worker, one.Model)
 	}
+	if others := r.peers.hooks().otherReplicas; others != nil {
+		out.Others, _ = others()
+	}
 	for _, slot := range one.Slots {
 		out.Inflight += slot.Load(time.Now()).Inflight
 	}

@@ -23,9 +23,7 @@ func (r *running) facts(reloads *reloader, decisions *decisionlog.Log) func(now 
 			Refused: reloads.envoy.RefusedCalls()}
 		f.Configuration, f.Restart = reloads.status()
 		f.Silent, f.SilentSince = r.router.Silent()
-		if r.probe != nil {
-			f.Probes = r.probe.Results()
-		}
+		f.Probes = r.probe.Results()
 		if lost != nil {
 			f.LostReplicas = lost()
 		}

@@ -242,8 +242,13 @@ func (r *running) workers() []findings.Worker {
 	for w, one := range r.router.Removals() {
 		removals[w.Name] = one
 	}
+	releases := make(map[string]string)
+	for _, one := range r.probe.Results() {
+		releases[one.Worker] = one.Release
+	}
 	for i := range rows {
 		w := &rows[i]
+		w.Release = releases[w.Name]
 		if one, known := removals[w.Name]; known {
 			w.Removal = &one
 		}

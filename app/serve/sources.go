@@ -170,8 +170,8 @@ func (s *sources) rows(ix *indexer.Index) (rows []findings.Worker) {
 		r := findings.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
 			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.OutReason(now),
 			Events: "none", Role: f.Worker.Role.String(), Rate: load.Rate, Slow: f.Slow()}
-		if is, _ := f.Worker.Service(); is != fleet.InService {
-			r.Service = &is
+		if is, since := f.Worker.Service(); is != fleet.InService {
+			r.Service, r.ServiceSince = &is, since
 		}
 		class, _ := cfg.ClassOf(&config.Worker{Model: r.Model, Class: r.Class})
 		r.Engine = class.Engine

@@ -91,6 +91,66 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// TestCompletionOfNames: the shells that are here offer the names of workers, models, causes and codes where one of them belongs, as the
+// program tells them, and commands and flags. bash always is.
+func TestCompletionOfNames(t *testing.T) {
+	dir := t.TempDir()
+	stand := `#!/bin/sh
+case "$*" in
+"names workers") printf 'worker-1\nworker-2\n' ;;
+"names models") echo Qwen/Qwen2.5-VL-7B-Instruct ;;
+"names causes") echo being-computed ;;
+"names codes") printf 'SL0109\nSL0301\n' ;;
+esac
+`
+	if err := os.WriteFile(filepath.Join(dir, "sightline"), []byte(stand), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// What each shell offers for a command line, in its own way: zsh's emulation takes bash's function, and its widgets, which need a
+	// terminal, what begins with the word.
+	asks := map[string]string{
+		"bash": `source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sightline; printf '%s\n' "${COMPREPLY[@]}"`,
+		"zsh": `source "$1"; shift; COMP_WORDS=("$@"); setopt ksh_arrays sh_word_split; COMP_CWORD=$(($# - 1)); _sightline
+printf '%s\n' "${(M)COMPREPLY[@]:#${COMP_WORDS[COMP_CWORD]}*}"`,
+		"fish": `source $argv[1]; complete -C "$argv[2..]"`,
+	}
+	for shell, ask := range asks {
+		at, err := exec.LookPath(shell)
+		if err != nil {
+			t.Logf("%s: NOT RUN: it is not installed", shell)
+			continue
+		}
+		script := filepath.Join(dir, "completion."+shell)
+		if err := os.WriteFile(script, []byte(printed(t, "completion", shell)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for line, want := range map[string]string{"sightline drain ": "worker-1 worker-2", "sightline workers worker-": "worker-1 worker-2",
+			"sightline decisions --worker ": "worker-1 worker-2", "sightline decisions --model ": "Qwen/Qwen2.5-VL-7B-Instruct",
+			"sightline report --model Q": "Qwen/Qwen2.5-VL-7B-Instruct", "sightline decisions --lost ": "being-computed",
+			"sightline doctor SL": "SL0109 SL0301", "sightline problems SL03": "SL0301", "sightline dec": "decisions",
+			"sightline decisions --f": "--failed --follow"} {
+			c := exec.Command(at, append([]string{"-c", ask, shell, script}, strings.Split(line, " ")...)...)
+			if shell == "fish" {
+				c = exec.Command(at, "--no-config", "-c", ask, script, line)
+			}
+			c.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir)
+			out, err := c.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%s, %q: %v\n%s", shell, line, err, out)
+			}
+			var got []string
+			for offer := range strings.Lines(string(out)) {
+				offer, _, _ = strings.Cut(strings.TrimSpace(offer), "\t")
+				got = append(got, offer)
+			}
+			slices.Sort(got)
+			if strings.Join(got, " ") != want {
+				t.Errorf("%s offers %q for %q, want %q", shell, got, line, want)
+			}
+		}
+	}
+}
+
 // helped returns the help that a command line asks for.
 func helped(t *testing.T, args []string) (text string) {
 	t.Helper()

@@ -22,13 +22,16 @@ func (c *doctorCmd) Help() string {
 func (c *doctorCmd) AfterApply(ctx *kong.Context) (err error) {
 	s := of(ctx)
 	c.Config = s.Config
-	c.Admin, err = s.page()
+	c.JSON, err = s.json()
+	if err == nil {
+		c.Admin, err = s.page()
+	}
 	return err
 }
 
 func (c *doctorCmd) Run(ctx context.Context) error {
 	if c.Config == "" {
-		return errors.New("doctor: -c FILE is missing (Sightline's configuration)")
+		return errors.New("doctor: -c FILE is missing (Sightline's configuration; sightline problems asks a running one)")
 	}
 	c.Out, c.Color = os.Stdout, program.Colored(os.Stdout)
 	status, err := doctor.Run(ctx, c.Options)

@@ -19,6 +19,10 @@ type explainCmd struct{ explain.Options }
 func (c *explainCmd) AfterApply(ctx *kong.Context) (err error) {
 	s := of(ctx)
 	c.Config, c.Model = s.Config, s.Model
+	c.JSONL, err = s.json()
+	if err != nil {
+		return err
+	}
 	c.Admin, err = s.page()
 	if given := map[bool]int{true: 1}; err == nil && given[c.Config != ""]+given[c.Admin != ""]+given[c.ModelDir != ""] > 1 {
 		err = errors.New("-c, --model-dir and --admin exclude each other (want one of them)")

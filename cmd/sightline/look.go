@@ -54,9 +54,14 @@ type topCmd struct{ lookCmd }
 
 func (c *topCmd) Run(ctx context.Context) error { return look.Top(ctx, c.View) }
 
-type problemsCmd struct{ lookCmd }
+type problemsCmd struct {
+	Code string `arg:"" optional:"" names:"codes" help:"What this one means, such as SL0301, and whether it is so."`
+	lookCmd
+}
 
-func (c *problemsCmd) Run(ctx context.Context) error { return ended(look.Problems(ctx, c.View)) }
+func (c *problemsCmd) Run(ctx context.Context) error {
+	return ended(look.Problems(ctx, c.View, c.Code))
+}
 
 type workersCmd struct {
 	Name string `arg:"" optional:"" names:"workers" help:"Everything about this one."`

@@ -27,11 +27,11 @@ type cli struct {
 	Status      statusCmd      `cmd:"" group:"Look" help:"What is broken, what requests get, and how workers are."`
 	Top         topCmd         `cmd:"" group:"Look" help:"The same with all workers, live."`
 	Decisions   decisionsCmd   `cmd:"" group:"Look" help:"The last requests: where they went, what was lost, why."`
-	Workers     workersCmd     `cmd:"" group:"Look" help:"The workers, or all that is known of one."`
-	Problems    problemsCmd    `cmd:"" group:"Look" help:"What is wrong now, and what to do."`
+	Workers     workersCmd     `cmd:"" group:"Look" help:"The workers, worst first, or all that is known of one."`
+	Problems    problemsCmd    `cmd:"" group:"Look" help:"What is wrong now, and what to do; what a code means."`
 	Doctor      doctorCmd      `cmd:"" group:"Find" help:"Find whatever prevents cache hits."`
 	Explain     explainCmd     `cmd:"" group:"Find" help:"How requests are read, or where they go and why."`
-	Report      reportCmd      `cmd:"" group:"Find" help:"Compare steered requests with the unsteered share."`
+	Report      reportCmd      `cmd:"" group:"Find" help:"What prompts lost; what steering or another worker brings."`
 	Bundle      bundleCmd      `cmd:"" group:"Find" help:"Write a tar.gz for a bug report, without secrets."`
 	Cordon      cordonCmd      `cmd:"" group:"Move" help:"Send a worker only what it alone holds."`
 	Drain       drainCmd       `cmd:"" group:"Move" help:"Send it nothing more, and wait until it is empty."`
@@ -48,7 +48,7 @@ type shared struct {
 	Admin     []string `placeholder:"URL" help:"Its admin page; for looking also several." for:"serve agent doctor explain report Look Move"`
 	Namespace string   `aliases:"pool-namespace" placeholder:"NAME" help:"Of Kubernetes, or Dynamo." for:"init serve Look Move"`
 	Model     string   `placeholder:"NAME" names:"models" help:"Only this model." for:"explain report decisions workers"`
-	Output    string   `short:"o" placeholder:"FORMAT" help:"table, wide, json or yaml." for:"Look"`
+	Output    string   `short:"o" placeholder:"FORMAT" help:"json, yaml, wide or table." for:"Look doctor explain report"`
 	Watch     bool     `short:"w" help:"Again and again, until interrupted." for:"Look"`
 }
 
@@ -57,6 +57,14 @@ func of(ctx *kong.Context) *shared { return &ctx.Model.Target.Addr().Interface()
 
 // AfterApply refuses shared flags at commands that have none of them.
 func (*cli) AfterApply(ctx *kong.Context) error { return program.Unshared(ctx) }
+
+// json reports whether JSON is wanted, of commands that print it or text.
+func (s *shared) json() (bool, error) {
+	if s.Output != "" && s.Output != "table" && s.Output != "json" {
+		return false, fmt.Errorf("-o %s: want json or table", s.Output)
+	}
+	return s.Output == "json", nil
+}
 
 // page returns the one admin page that is named; "": none is.
 func (s *shared) page() (string, error) {
@@ -89,13 +97,18 @@ func (s *shared) from() look.From {
 	return look.From{Config: s.Config, Admin: s.Admin, Namespace: s.Namespace}
 }
 
-// moved lists the commands that are sightline-lab's since this release. The next release may forget them.
+// moved lists the commands that are sightline-lab's since this release. The next release may forget them, and what main says of --json.
 var moved = []string{"bench", "demo", "epp-conformance", "replay", "sim", "worker-sim"}
 
 func main() {
 	os.Args = append(os.Args[:1], asPicker(os.Args[1:])...)
 	if len(os.Args) > 1 && slices.Contains(moved, os.Args[1]) {
 		fmt.Fprintf(os.Stderr, "sightline: sightline %[1]s is now sightline-lab %[1]s\n", os.Args[1])
+		os.Exit(1)
+	}
+	if len(os.Args) > 1 && slices.Contains([]string{"doctor", "explain", "report"}, os.Args[1]) && (slices.Contains(os.Args, "--json") ||
+		slices.Contains(os.Args, "--jsonl")) {
+		fmt.Fprintf(os.Stderr, "sightline: %s has -o json instead of --json\n", os.Args[1])
 		os.Exit(1)
 	}
 	program.Main("sightline", description, &cli{})

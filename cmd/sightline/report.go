@@ -16,6 +16,10 @@ type reportCmd struct{ rollout.ReportOptions }
 func (c *reportCmd) AfterApply(ctx *kong.Context) (err error) {
 	s := of(ctx)
 	c.Model = s.Model
+	c.JSON, err = s.json()
+	if err != nil {
+		return err
+	}
 	c.Admin, err = s.page()
 	if c.Admin == "" && err == nil && len(c.Files) == 0 {
 		c.Admin, _, err = s.asked()

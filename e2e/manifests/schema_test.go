@@ -16,6 +16,7 @@ import (
 	_ "istio.io/api/annotation" // keeps the module, whose CRDs lie beside its Go files
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -74,8 +75,8 @@ type custom struct {
 // newSchemas reads the CRDs of Gateway API and Envoy Gateway, of Istio, and those in dir unless that is "".
 func newSchemas(dir string) (*schemas, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, autoscalingv2.AddToScheme, corev1.AddToScheme,
-		networkingv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme,
+		corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}

@@ -33,6 +33,9 @@ type Options struct {
 	Out       io.Writer
 }
 
+// token lets the commands of the terminal change something, on this machine.
+const token = "token-of-this-demo"
+
 const repeated = "Every repeated image went to the worker that held it, by data URL, by URL, and in later turns."
 
 // Run runs the demo. The error says which result was not as expected.
@@ -49,7 +52,8 @@ func Run(ctx context.Context, o Options) error {
 
 	p := paint(o.Color)
 	fmt.Fprintf(o.Out, "%s Envoy spreads the requests round robin …\n", p.bold("first without Sightline:"))
-	parts := lab.Options{Self: o.Sightline, Envoy: o.Envoy, ModelDir: o.ModelDir, Prompts: prompts, Speed: 2, Blocks: 2048, Without: true}
+	parts := lab.Options{Self: o.Sightline, Envoy: o.Envoy, ModelDir: o.ModelDir, Prompts: prompts, Speed: 2, Blocks: 2048, Without: true,
+		Config: func(keys map[string]any) { keys["admin_token"] = token }}
 	plain, err := lab.Start(ctx, parts)
 	defer plain.Stop()
 	if err != nil {
@@ -89,13 +93,15 @@ func Run(ctx context.Context, o Options) error {
 		fmt.Fprintf(o.Out, `
 Left running (Ctrl-C ends it). Try:
 
-  curl -s %s/v1/chat/completions -H 'content-type: application/json' -d '%s'
+  curl -s %[1]s/v1/chat/completions -H 'content-type: application/json' -d '%[2]s'
 
-  Sightline's page  http://%s/
-  Envoy's counters  curl -s 'http://%s/stats?filter=^sightline'
-  a worker fails    curl -X POST 'http://%s/sim/fault?mode=refuse'  (hang, healthy)
-  or is slow        curl -X POST 'http://%s/sim/slow?by=10'
-`, full.URL, again(host.URL), full.Admin, full.EnvoyAdmin, full.Sims[0].Addr(), full.Sims[0].Addr())
+  in a terminal     export SIGHTLINE_ADMIN=http://%[3]s SIGHTLINE_ADMIN_TOKEN=%[6]s
+                    %[7]s status  (top, decisions -f, drain worker-2, --help)
+  Sightline's page  http://%[3]s/
+  Envoy's counters  curl -s 'http://%[4]s/stats?filter=^sightline'
+  a worker fails    curl -X POST 'http://%[5]s/sim/fault?mode=refuse'  (hang, healthy)
+  or is slow        curl -X POST 'http://%[5]s/sim/slow?by=10'
+`, full.URL, again(host.URL), full.Admin, full.EnvoyAdmin, full.Sims[0].Addr(), token, o.Sightline)
 		<-ctx.Done()
 	}
 	return nil

@@ -66,15 +66,15 @@ func imageURL(width, height int) string {
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
-// probeWorker probes a worker. It stops at the first sign that the worker does not answer.
-func (p *Prober) probeWorker(ctx context.Context, w *Worker) (found []Finding) {
+// probeWorker probes a worker, and returns its release as Settings does. It stops at the first sign that the worker does not answer.
+func (p *Prober) probeWorker(ctx context.Context, w *Worker) (found []Finding, release string) {
 	m := w.Ours.Model()
-	found = Settings(ctx, p.client, w, m)
+	found, release = Settings(ctx, p.client, w, m)
 	if slices.ContainsFunc(found, func(f Finding) bool { return f.Verdict == Unreachable }) {
-		return found
+		return found, release
 	}
 	if !m.Rules().HasTokenize {
-		return append(found, Finding{What: "tokens", Verdict: Absent, Detail: "TensorRT-LLM has no /tokenize"})
+		return append(found, Finding{What: "tokens", Verdict: Absent, Detail: "TensorRT-LLM has no /tokenize"}), release
 	}
 	for _, c := range cases(m) {
 		f := p.compare(ctx, w, m, c)
@@ -83,7 +83,7 @@ func (p *Prober) probeWorker(ctx context.Context, w *Worker) (found []Finding) {
 			break
 		}
 	}
-	return found
+	return found, release
 }
 
 // compare tokenizes one conversation on both sides.

@@ -25,7 +25,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, models, version, page, tokens string) {
 		p := New(Options{})
 		p.client.Transport = answers{"/v1/models": models, "/version": version, "/metrics": page, "/tokenize": tokens}
-		found := p.probeWorker(t.Context(), &Worker{Name: "w", Addr: "10.0.0.1:8000", Model: "m", Names: []string{"m"}, Ours: m})
+		found, _ := p.probeWorker(t.Context(), &Worker{Name: "w", Addr: "10.0.0.1:8000", Model: "m", Names: []string{"m"}, Ours: m})
 		if len(found) == 0 || len(found) > 2*1024 {
 			t.Fatalf("%d findings, want some, at most %d", len(found), 2*1024)
 		}

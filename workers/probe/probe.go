@@ -9,6 +9,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -110,6 +111,7 @@ type Result struct {
 	At       time.Time `json:"at"`
 	Verdict  Verdict   `json:"verdict"` // the worst finding's
 	Findings []Finding `json:"findings"`
+	Release  string    `json:"release,omitempty"` // its engine's, as it told last; "": it has not
 }
 
 // Options configure a Prober.
@@ -238,8 +240,11 @@ func (p *Prober) Ask(name string) {
 	p.joined.Ring()
 }
 
-// Results returns what is known about each worker, in their order.
+// Results returns what is known about each worker, in their order. A nil Prober knows nothing.
 func (p *Prober) Results() (list []Result) {
+	if p == nil {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.known {
@@ -263,11 +268,12 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 		within, cancel := context.WithTimeout(ctx, p.opt.Budget)
 		defer cancel()
 		var found []Finding
-		if err := guard.Call(func() error { found = p.probeWorker(within, &s.Worker); return nil }); err != nil {
+		release := ""
+		if err := guard.Call(func() error { found, release = p.probeWorker(within, &s.Worker); return nil }); err != nil {
 			found = []Finding{{What: "the probe itself", Verdict: Unreachable, Detail: err.Error()}}
 			p.opt.Log.Error("a worker's answer to a probe could not be read: an internal error", zap.String("worker", s.Name), zap.Error(err))
 		}
-		p.storeResult(ctx, s, found)
+		p.storeResult(ctx, s, found, release)
 	})
 	return slices.ContainsFunc(p.Results(), func(r Result) bool { return r.open() })
 }
@@ -278,12 +284,12 @@ func (r *Result) open() bool {
 }
 
 // storeResult stores a result, and logs its verdict if that is another than before.
-func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Finding) {
+func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Finding, release string) {
 	if ctx.Err() != nil {
 		return // stopping: the failure says nothing about the worker
 	}
 	r := Result{Worker: w.Name, Model: w.Model, Engine: w.Ours.Model().Server.Engine, At: time.Now(), Verdict: Equal,
-		Findings: append([]Finding{}, found...)}
+		Findings: append([]Finding{}, found...), Release: release}
 	for _, f := range found {
 		p.total.WithLabelValues(w.Name, string(f.Verdict)).Inc()
 		if slices.Index(severity, f.Verdict) > slices.Index(severity, r.Verdict) {
@@ -292,6 +298,7 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 	}
 	p.mu.Lock()
 	old := w.result
+	r.Release = cmp.Or(r.Release, old.Release)
 	w.result = r
 	p.mu.Unlock()
 	if p.opt.Probed != nil && r.Verdict != Unreachable {

@@ -14,8 +14,9 @@ import (
 )
 
 // Settings compares what a server reports about itself (inspect.AskOpenly) with the configuration. How large its blocks are is known by
-// its events. A missing endpoint, or one that wants a key, is a finding that says what was not compared.
-func Settings(ctx context.Context, client *http.Client, w *Worker, m *engine.Model) (found []Finding) {
+// its events. A missing endpoint, or one that wants a key, is a finding that says what was not compared. release is the engine and its
+// release, such as vllm 0.32.0, as the server tells it; "": it does not.
+func Settings(ctx context.Context, client *http.Client, w *Worker, m *engine.Model) (found []Finding, release string) {
 	wrong := func(key, format string, args ...any) {
 		found = append(found, Finding{What: key, Verdict: Configuration, Detail: fmt.Sprintf(format, args...)})
 	}
@@ -36,7 +37,7 @@ func Settings(ctx context.Context, client *http.Client, w *Worker, m *engine.Mod
 	} else {
 		failed(Asked, err)
 		if found[0].Verdict == Unreachable {
-			return found
+			return found, ""
 		}
 	}
 	for _, u := range f.Unknown {
@@ -50,9 +51,10 @@ func Settings(ctx context.Context, client *http.Client, w *Worker, m *engine.Mod
 	}
 	if f.Version != "" {
 		compareRelease(f, m, wrong)
+		release = fmt.Sprintf("%s %.40s", cmp.Or(f.Engine, m.Server.Engine), f.Version)
 	}
 	compareSwitches(f, w, m, wrong)
-	return found
+	return found, release
 }
 
 // compareSwitches compares what a server says that it was started with.
