@@ -3,15 +3,20 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/tidwall/gjson"
+	"golang.org/x/sys/unix"
 
 	"github.com/sightline-router/sightline/app/doctor"
 	"github.com/sightline-router/sightline/lab"
@@ -282,4 +287,88 @@ func TestRealVLLMInit(t *testing.T) {
 		r := post(t, l, body(), nil)
 		return r.cached > 380 && lastDecision(t, l).Get("worker").Str == first
 	})
+}
+
+// TestInitAsks: on a terminal, init asks for what it lacks: where to write if files are there, workers, the file with their key. On a
+// pipe it fails at once.
+func TestInitAsks(t *testing.T) {
+	t.Parallel()
+	bin, err := product()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := prompts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := simulated(t, sim.Config{Model: lab.ModelName, Prompt: p})
+	inside := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: w.Addr()})
+	locked := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer sk-1" {
+			rw.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		inside.ServeHTTP(rw, r)
+	}))
+	defer locked.Close()
+	addr := locked.Listener.Addr().String()
+	dir := t.TempDir()
+	key, there := filepath.Join(dir, "key"), filepath.Join(dir, "sightline.yaml")
+	if err := errors.Join(os.WriteFile(key, []byte("sk-1\n"), 0o600), os.WriteFile(there, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	command := func() *exec.Cmd {
+		return exec.CommandContext(t.Context(), bin, "init", "--out", dir, "--model-dir", absolute(t, modelDir))
+	}
+	piped := command()
+	piped.Stdin = strings.NewReader(dir + "/new\n" + addr + "\n")
+	out, err := piped.CombinedOutput()
+	if err == nil || strings.Contains(string(out), "Another directory") || !strings.Contains(string(out), "there already") {
+		t.Errorf("piped: got %v\n%s, want it to fail without a question", err, out)
+	}
+	mine, theirs := terminal(t)
+	c := command()
+	c.Stdin, c.Stdout, c.Stderr = theirs, theirs, theirs
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	var seen lockedBuffer
+	done := make(chan error, 1)
+	go func() { _, _ = io.Copy(&seen, mine); done <- c.Wait() }()
+	for _, answer := range [][2]string{{"Another directory", dir + "/new"}, {"Running workers", "nonsense"},
+		{"no address of a worker", addr}, {"--api-key: ", key}} {
+		eventually(t, "it asks: "+answer[0], func() bool { return strings.Contains(seen.String(), answer[0]) })
+		if _, err := fmt.Fprintln(mine, answer[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-done; err != nil || !strings.Contains(seen.String(), "Written and checked: "+dir+"/new/sightline.yaml") {
+		t.Errorf("got %v\n%s, want the files written", err, seen.String())
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "new", "sightline.yaml"))
+	if err != nil || !strings.Contains(string(text), key) || !strings.Contains(string(text), addr) {
+		t.Errorf("got %v\n%s, want the worker and the key's file", err, text)
+	}
+}
+
+// terminal returns both sides of one.
+func terminal(t *testing.T) (mine, theirs *os.File) {
+	t.Helper()
+	mine, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("no terminals here: ", err)
+	}
+	t.Cleanup(func() { mine.Close() })
+	n, err := unix.IoctlGetInt(int(mine.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(mine.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		theirs, err = os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mine, theirs
 }

@@ -42,6 +42,8 @@ type Options struct {
 	Canary   bool                // make each worker compute two tokens, to see whether it counts cached ones
 	Getenv   func(string) string // nil: os.Getenv
 	Access   secure.Peer         // how workers are asked: a key, TLS; written as worker_access
+	// Question asks the person at a terminal, "" if nothing is answered. nil: there is none, and what cannot be found is an error.
+	Question func(string) string
 	// Listen and Admin are written as the keys of these names; "": the defaults. For a configuration without a file.
 	Listen, Admin string
 }
@@ -69,14 +71,18 @@ type drafter struct {
 }
 
 func newDrafter(o Options, say io.Writer) (*drafter, error) {
-	if err := o.absolute(); err != nil {
-		return nil, err
+	d := &drafter{Options: o, out: say}
+	return d, d.open()
+}
+
+// open prepares the requests to workers, by Access.
+func (d *drafter) open() (err error) {
+	err = d.absolute()
+	if err == nil {
+		d.as, err = d.Access.Open(zap.NewNop())
 	}
-	as, err := o.Access.Open(zap.NewNop())
-	if err != nil {
-		return nil, err
-	}
-	return &drafter{Options: o, out: say, as: as, client: rules.NewClient(askTime, as)}, nil
+	d.client = rules.NewClient(askTime, d.as)
+	return err
 }
 
 // Run asks the workers, writes sightline.yaml and envoy.yaml into Out, and prints what it found to say.
@@ -88,12 +94,12 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{configFile, envoyFile} {
-		if _, err := os.Lstat(filepath.Join(o.Out, name)); err == nil {
-			return fmt.Errorf("%s is there already (move it away, or give another --out)", filepath.Join(o.Out, name))
+	for err := d.free(); err != nil; err = d.free() {
+		if !d.another(&d.Out, "Another directory to write into: ", err) {
+			return err
 		}
 	}
-	workers, err := d.ask(ctx)
+	workers, err := d.found(ctx)
 	if err != nil {
 		return err
 	}
@@ -102,11 +108,19 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 		return err
 	}
 	d.printFound(all)
-	if err := os.MkdirAll(o.Out, 0o755); err != nil {
+	if err := os.MkdirAll(d.Out, 0o755); err != nil {
 		return err
 	}
 	for _, m := range d.models {
 		err := d.files(ctx, m)
+		if err != nil && d.Question != nil && len(d.ModelDir) == 0 {
+			fmt.Fprintf(say, "%s: %v\n", m.name, err)
+			if dir := d.Question("A directory with its files, without weights (or nothing: its requests are learned): "); dir != "" {
+				d.ModelDir = []string{m.name + "=" + dir}
+				err = d.files(ctx, m)
+				d.ModelDir = nil
+			}
+		}
 		switch {
 		case err == nil:
 			fmt.Fprintf(say, "%s: files in %s, %s\n", m.name, m.dir, m.dirFrom)
@@ -124,6 +138,56 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	config, envoy := filepath.Join(d.Out, configFile), filepath.Join(d.Out, envoyFile)
 	fmt.Fprintf(d.out, "Written and checked: %s, %s. Next:\n  sightline serve -c %[1]s\n  envoy -c %[2]s\n", config, envoy)
 	return nil
+}
+
+// another asks on a terminal for another value of a field because of an error. It reports whether there is one.
+func (d *drafter) another(field *string, question string, because error) bool {
+	if d.Question == nil {
+		return false
+	}
+	fmt.Fprintln(d.out, because)
+	answer := d.Question(question)
+	if answer != "" {
+		*field = answer
+	}
+	return answer != ""
+}
+
+// free returns an error if something is there already that would be written.
+func (d *drafter) free() error {
+	for _, name := range []string{configFile, envoyFile} {
+		if _, err := os.Lstat(filepath.Join(d.Out, name)); err == nil {
+			return fmt.Errorf("%s is there already (move it away, or give another --out)", filepath.Join(d.Out, name))
+		}
+	}
+	return nil
+}
+
+// found asks the workers what they are; on a terminal for what is missing for that: where they are, a key, an authority.
+func (d *drafter) found(ctx context.Context) ([]*worker, error) {
+	given := strings.Join(d.Workers, " ")
+	field, question := &given, "Running workers, host:port each: "
+	found := len(d.Groups) > 0 || d.Dynamo != "" // by other means: another address is no answer
+	for {
+		var list []*worker
+		err := d.open()
+		if err == nil {
+			list, err = d.ask(ctx)
+		}
+		if err == nil {
+			return list, nil
+		}
+		switch rules.FaultOf(err) {
+		case rules.Key:
+			field, question = &d.Access.APIKeyFile, "A file with the workers' --api-key: "
+		case rules.TLS:
+			field, question = &d.Access.CA, "A PEM file of the workers' authority: "
+		}
+		if ctx.Err() != nil || found && field == &given || !d.another(field, question, err) {
+			return nil, err
+		}
+		d.Workers = strings.Fields(given)
+	}
 }
 
 // absolute makes the paths of Access absolute, because the configuration is written elsewhere.

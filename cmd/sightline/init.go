@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+	"golang.org/x/term"
 
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/generate"
@@ -28,7 +30,8 @@ type initCmd struct {
 
 // Help is the text of `sightline init --help` besides the flags.
 func (c *initCmd) Help() string {
-	return "Workers are asked, and compute two tokens each. What should be switched on there is listed. Outside of a pod, " +
+	return "Workers are asked, and compute two tokens each. What should be switched on there is listed. What is missing is asked for " +
+		"on a terminal. Outside of a pod, " +
 		"--kubernetes goes through kubectl proxy at its port, 8001."
 }
 
@@ -50,7 +53,24 @@ func (c *initCmd) Run(ctx context.Context) error {
 		selector, port, _ := strings.Cut(at, ":")
 		o.Groups = append(o.Groups, generate.Group{Namespace: c.Namespace, Selector: selector, Port: port})
 	}
+	if term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd())) {
+		lines := bufio.NewReader(os.Stdin)
+		o.Question = func(question string) string { return answered(ctx, lines, question) }
+	}
 	return generate.Run(ctx, o, os.Stdout)
+}
+
+// answered asks on the terminal, and returns what is typed until ctx ends.
+func answered(ctx context.Context, lines *bufio.Reader, question string) string {
+	fmt.Print(question)
+	typed := make(chan string, 1)
+	go func() { line, _ := lines.ReadString('\n'); typed <- strings.TrimSpace(line) }()
+	select {
+	case line := <-typed:
+		return line
+	case <-ctx.Done():
+		return ""
+	}
 }
 
 func (c *initCmd) files(ctx context.Context) error {
