@@ -84,7 +84,7 @@ $(AXE):
 .PHONY: page
 page: build $(AXE) ## the admin page in a real browser (needs chromium), in four sizes, light and dark, of none to 200 workers; UPDATE=1 writes docs/page.png and docs/demo.svg
 	cd e2e/page && SIGHTLINE_AXE=$(AXE)/axe.min.js SIGHTLINE_LAB=$(CURDIR)/$(LAB) $(GO) test -count=1 -timeout 30m . $(if $(UPDATE),-args -update)
-	$(if $(UPDATE),$(GO) test -count=1 ./lab/demo -args -update)
+	$(if $(UPDATE),$(GO) test -count=1 -run TestPicture ./lab/demo ./app/admin -args -update)
 
 CLIENTS := $(CACHE)/clients-1
 $(CLIENTS):

@@ -18,12 +18,19 @@ import (
 	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // madeUp serves the page of a fleet, after 200 decisions: "N well" or "N broken", in which a few workers have each fault; "N ranks" of
 // workers with long names; "N storm", whose workers have many problems, very long names and a model of a long name.
 func madeUp(t *testing.T, size int, state string) *httptest.Server {
+	srv, _ := madeUpBy(t, size, state)
+	return srv
+}
+
+// madeUpBy is madeUp, and returns what decides one more.
+func madeUpBy(t *testing.T, size int, state string) (srv *httptest.Server, decide func(id, model string)) {
 	began, broken := time.Now().Add(-130*time.Minute), state == "broken" || state == "storm"
 	rows := func() (list []findings.Worker) {
 		for i := range size {
@@ -77,16 +84,25 @@ func madeUp(t *testing.T, size int, state string) *httptest.Server {
 		s.Audit = audit.New(audit.Options{})
 		facts.Restart, facts.DecisionLog = []string{"listen"}, "write /var/log/decisions.jsonl: no space left on device"
 	}
+	s.Own = func(report.Range) (r report.Report) {
+		r.Since, r.Steered.Requests = began, size
+		if broken {
+			r.Steered.Failed = 1 + size/10
+		}
+		return r
+	}
 	s.Problems = findings.NewWatch(func(now time.Time) findings.Facts {
 		f := facts
 		f.Now, f.Workers, f.Unserved, f.Recent = now, rows(), s.Router.Unserved(), s.Router.RecentSince(now.Add(-time.Minute), 256)
 		return f
 	}, zap.NewNop(), meter.At(reg)).List
-	for i := range 200 {
-		id := fmt.Sprintf("request-%03d", i)
+	n := 0
+	decide = func(id, model string) {
+		i := n
+		n++
 		body := `{"messages":[]}`
-		if broken && i%50 == 7 {
-			body = `{"model":"gpt-5"}`
+		if model != "" {
+			body = `{"model":"` + model + `"}`
 		}
 		d := s.Router.Decide(t.Context(), &router.Request{ID: id, Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}})
 		code := http.StatusOK
@@ -98,9 +114,12 @@ func madeUp(t *testing.T, size int, state string) *httptest.Server {
 				FirstByte: time.Duration(20+i) * time.Millisecond})
 		}
 	}
-	srv := httptest.NewServer(Handler(t.Context(), s))
+	for i := range 200 {
+		decide(fmt.Sprintf("request-%03d", i), map[bool]string{true: "gpt-5"}[broken && i%50 == 7])
+	}
+	srv = httptest.NewServer(Handler(t.Context(), s))
 	t.Cleanup(srv.Close)
-	return srv
+	return srv, decide
 }
 
 // TestFleets: the worst workers come first, one row or strip each; decisions are chosen by what is wrong with them. With
@@ -129,6 +148,13 @@ func TestFleets(t *testing.T) {
 			if worst := strips[0][:4]; worst != map[bool]string{false: "bad0", true: "bad3"}[broken] {
 				t.Errorf(`%d %s: the first is %s, want worst == map[bool]string{false: "bad0", true: "bad3"}[broken]`,
 					size, state, worst)
+			}
+			failed := map[bool]string{size == 0: "–", size > 0: "0 %"}[true]
+			if broken {
+				failed = map[int]string{1: "100 %", 12: "17 %", 16: "12 %", 48: "10 %", 200: "10 %"}[size]
+			}
+			if !strings.Contains(page, ">"+failed+"</b>of requests failed") {
+				t.Errorf("%d %s: want %s of requests failed on the page", size, state, failed)
 			}
 			for _, want := range []string{"v0.3.0", "sightline-0", "2 h 10 min"} {
 				if !strings.Contains(page, want) {

@@ -33,6 +33,7 @@ type view struct {
 	Others                  string // the other replicas; "": it shares with none
 	Report                  string // the effect of steering, as text; "" while all requests are steered
 
+	Failed           failed
 	Saved            saved
 	First, FirstTail string // time to the first byte
 	FirstCount       int
@@ -73,6 +74,25 @@ func (v *view) Filters() []string { return filters }
 
 // fewWorkers is the most that are shown with all that is known of them.
 const fewWorkers = 16
+
+// failed is the share of the last minutes' requests without a good answer.
+type failed struct {
+	Share, Of string
+	Some      bool
+}
+
+func failedOf(s *Status, now time.Time) failed {
+	if s.Requests+s.Refused+s.Undecided == 0 {
+		return failed{Share: "–", Of: "no request has ended"}
+	}
+	share := 100 * float64(s.Failed) / float64(max(1, s.Requests))
+	f := failed{Share: fmt.Sprintf("%.0f %%", share), Some: s.Failed > 0,
+		Of: fmt.Sprintf("%d of %d in %s; %d refused, %d undecided", s.Failed, s.Requests, rough(now.Sub(s.Since)), s.Refused, s.Undecided)}
+	if f.Some && share < 10 {
+		f.Share = fmt.Sprintf("%.2g %%", share)
+	}
+	return f
+}
 
 // saved is what caches have saved since the start.
 type saved struct{ Share, Of, Hours, Unit, How string }
@@ -116,7 +136,7 @@ type problem struct {
 
 // Sign stands before the severity, for those who see no colours.
 func (p problem) Sign() string {
-	return map[string]string{"error": "×", "warning": "‼"}[p.Severity]
+	return map[string]string{"error": "×", "warning": "‼", "note": "·"}[p.Severity]
 }
 
 // group are the first workers of those that show the same.
@@ -215,6 +235,9 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 	}
 	c.fleet(v, workers, all)
 	v.judge(all)
+	var lately Status
+	s.ended(&lately, new(Sightline), all, now)
+	v.Failed = failedOf(&lately, now)
 	of := all
 	switch {
 	case worker != "":

@@ -16,11 +16,23 @@
         rank && rank.top < name.bottom - 2 && name.right > rank.left + 1 ||
         s.matches('a') && last.right > box(s.querySelector('.say')).left + 1;
     }).map((s) => s.innerText)),
-    'plots after twenty rows at most, and within three screens': () => {
-      const top = box(document.querySelector('.plots')).top, own = top - (document.querySelector('#problems')?.offsetHeight ?? 0);
-      const before = new Set(strips.map((s) => Math.round(box(s).top)).filter((y) => y < top)).size;
-      return before > 20 && innerWidth < 1000 || own > 3 * innerHeight ? `${before} rows, ${own} px` : '';
+    'what is wrong, figures, plots, then workers': () => {
+      const tops = ['#problems', '#now', '#plots', '#fleet'].map((of) => box(document.querySelector(of)).top);
+      return tops.every((top, i) => i === 0 || top > tops[i - 1]) ? '' : tops.join(' ');
     },
+    'failures and the first byte first': () => {
+      const tiles = all('#now .card').slice(0, 2).map((e) => e.innerText);
+      return /requests failed/.test(tiles[0]) && /first byte/.test(tiles[1]) ? '' : first(tiles);
+    },
+    'figures of workers in columns': () => first(Object.values(Object.groupBy(all('#fleet .strip .say i, #fleet .strip td.n').filter(seen),
+      (e) => e.dataset.l ?? (e.previousElementSibling ? 'in flight' : 'cached')))
+      .filter((list) => new Set(list.map((e) => Math.round(box(e.closest('.strip')).right - box(e).right))).size > 1)
+      .map((list) => list.map((e) => e.innerText).join(' '))),
+    'the maximum at the axis of each plot': () => first(all('figure, .curve').filter((f) =>
+      !/\d/.test(f.querySelector('.scale span')?.textContent)).map((f) => f.innerText)),
+    'a name for each section': () => first(all('main section').filter((s) => !s.getAttribute('aria-label')).map((s) => s.id)),
+    'headings in order': () => first(all('h1, h2, h3, h4').filter((h, i, list) => +h.tagName[1] > (i ? +list[i - 1].tagName[1] : 0) + 1)
+      .map((h) => h.innerText)),
     '200 workers within 800 px where there is room': () => {
       const height = document.querySelector('.fleet')?.offsetHeight ?? 0;
       return innerWidth >= 1440 && height > 800 ? `${height} px` : '';
