@@ -68,15 +68,15 @@ func TestSums(t *testing.T) {
 	order := ""
 	back.Each(func(c Cause, n int) { order += c.String() + " " })
 	if order != "unknown kept short lost " || back.Total() != 16 {
-		t.Errorf("%s: %v", order, back)
+		t.Errorf(`%s: %v, want order == "unknown kept short lost ", back.Total() == 16`, order, back)
 	}
 	var c Cause
 	if c.UnmarshalText([]byte("later")) == nil {
-		t.Error("a cause that does not exist is read")
+		t.Error(`a cause that does not exist is read, want c.UnmarshalText([]byte("later")) != nil`)
 	}
 	for c := range causes {
 		if c.Says() == "" || c.String() == "" {
-			t.Errorf("%d has no words", c)
+			t.Errorf(`%d has no words, want c.Says() != "", c.String() != ""`, c)
 		}
 	}
 }

@@ -163,7 +163,8 @@ func TestAnything(t *testing.T) {
 		runs, _ := m.Compare(p, from, to, r.IntN(5) == 0)
 		for i, one := range runs {
 			if one.From < from || one.To > to || one.From >= one.To && one.Had != Salted {
-				t.Fatalf("run %d of %d tokens from %d to %d: %+v", i, len(list), from, to, one)
+				t.Fatalf("run %d of %d tokens from %d to %d: %+v, want one.From >= %v, one.To <= %v, one.From < %v or one.Had == "+
+					"Salted", i, len(list), from, to, one, from, to, one.To)
 			}
 		}
 	}

@@ -73,7 +73,8 @@ func TestStack(t *testing.T) {
 			}
 			for i, key := range list {
 				if d, ok := s.depth(key); !ok || d != len(list)-1-i {
-					t.Fatalf("seed %d, step %d: depth %d, %v of block %d of %d", seed, step, d, ok, i, len(list))
+					t.Fatalf("seed %d, step %d: depth %d, %v of block %d of %d, want ok, d == len(list)-1-i",
+						seed, step, d, ok, i, len(list))
 				}
 			}
 		}
@@ -151,7 +152,8 @@ func TestAgainstCaches(t *testing.T) {
 			}
 			for _, size := range []float64{0.25, 0.5, 0.8, 1.2, 2, 4} {
 				if off := 100 * (f.With(size, f.Workers).HitRate - hits(size)); math.Abs(off) > c.most {
-					t.Errorf("%+v, seed %d, size %v: off by %.2f points of %.1f", c, seed, size, off, 100*hits(size))
+					t.Errorf("%+v, seed %d, size %v: off by %.2f points of %.1f, want math.Abs(off) <= %v",
+						c, seed, size, off, 100*hits(size), c.most)
 				}
 			}
 		}
@@ -292,10 +294,10 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	if kept != m.held || kept > m.most {
-		t.Errorf("%d blocks are kept and %d counted, of %d", kept, m.held, m.most)
+		t.Errorf("%d blocks are kept and %d counted, of %d, want kept == %v, kept <= %v", kept, m.held, m.most, m.held, m.most)
 	}
 	if n := len(m.last); n > kept {
-		t.Errorf("%d blocks have a last worker, of %d that are kept", n, kept)
+		t.Errorf("%d blocks have a last worker, of %d that are kept, want n <= %v", n, kept, kept)
 	}
 	m.Resize(caches[:1], start)
 	if n := len(slices.Collect(maps.Values(m.last))); m.held != m.slots[0].len() || n > m.held {
@@ -362,7 +364,8 @@ func TestBusy(t *testing.T) {
 		f := m.Forecast(time.Hour, start)
 		less, fewer, larger := f.With(0.5, 5).Bound, f.With(1, 4).Bound, f.With(1.2, 5).Bound
 		if less != c.less || fewer != c.fewer || larger != c.larger {
-			t.Errorf("%+v: bounds %q, %q, %q; busy %v", c, less, fewer, larger, f.Today.Busy)
+			t.Errorf("%+v: bounds %q, %q, %q; busy %v, want less == %v, fewer == %v, larger == %v",
+				c, less, fewer, larger, f.Today.Busy, c.less, c.fewer, c.larger)
 		}
 	}
 }
@@ -381,7 +384,7 @@ func TestSaid(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if got := fmt.Sprint((&Forecast{}).String()); got == want || got == "" {
-		t.Errorf("without traffic: %q", got)
+		t.Errorf(`without traffic: %q, want got != %v, got != ""`, got, want)
 	}
 }
 
@@ -418,7 +421,7 @@ func TestNeeds(t *testing.T) {
 	}
 	asks := &Needs{From: 5, To: 20}
 	if asks.Answer() != nil || (*Needs)(nil).Answer() != nil {
-		t.Error("answered before Settle")
+		t.Error("answered before Settle, want asks.Answer() == nil, (*Needs)(nil).Answer() == nil")
 	}
 	m.Decided(Request{0, old, 16, 16*len(old) + 1, true, asks}, at)
 	m.Settle()

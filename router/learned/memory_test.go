@@ -85,7 +85,7 @@ func TestMemory(t *testing.T) {
 		m.Recall(1, r.path(), &p)
 		switch {
 		case p.Learned > len(p.Blocks) || !p.Estimate && p.Learned < len(p.Blocks):
-			t.Fatalf("%+v", p)
+			t.Fatalf("%+v, want p.Learned <= len(p.Blocks), p.Estimate or p.Learned >= len(p.Blocks)", p)
 		case p.Estimate:
 			estimates++
 			if n := common(p.Blocks, chain); n < p.Learned {
@@ -215,7 +215,7 @@ func TestForget(t *testing.T) {
 		}
 		m.Recall(1, hot.path(), &p)
 		if p.Learned != len(chainOf(hot.prompt())) {
-			t.Fatalf("after %d others: %+v", i, p)
+			t.Fatalf("after %d others: %+v, want p.Learned == len(chainOf(hot.prompt()))", i, p)
 		}
 	}
 	check(t, m)
@@ -225,7 +225,7 @@ func TestForget(t *testing.T) {
 	m.Clear()
 	m.Recall(1, hot.path(), &p)
 	if p.Learned != 0 || m.Stats().Bytes != 0 {
-		t.Errorf("%+v after Clear, %+v", p, m.Stats())
+		t.Errorf("%+v after Clear, %+v, want p.Learned == 0, m.Stats().Bytes == 0", p, m.Stats())
 	}
 }
 
@@ -237,14 +237,15 @@ func check(t *testing.T, m *Memory) {
 	for at, n := range m.nodes {
 		bytes += n.bytes()
 		if at.from != n.parent || at.step != n.steps[0] {
-			t.Fatal("a node is not where its parent finds it")
+			t.Fatalf("a node is not where its parent finds it, want at.from == %v, at.step == n.steps[0]", n.parent)
 		}
 		children[n.parent]++
 		if n.children == 0 {
 			leaves++
 		}
 		if int(n.from) > n.parent.length() || int(n.common) > n.length() || n.ending != nil && int(n.ending.from) > n.length() {
-			t.Fatalf("%+v behind a chain of %d", n, n.parent.length())
+			t.Fatalf("%+v behind a chain of %d, want int(n.from) <= n.parent.length(), int(n.common) <= n.length(), n.ending == "+
+				"nil or int(n.ending.from) <= n.length()", n, n.parent.length())
 		}
 	}
 	for n, have := range children {
@@ -646,7 +647,7 @@ func TestSeveralDisagree(t *testing.T) {
 	for i := range 3 {
 		r, _ := o.ask()
 		if !o.teach(r, uint32(11+i), 0) {
-			t.Errorf("a lesson of worker %d is none, after several have disagreed", 11+i)
+			t.Errorf("a lesson of worker %d is none, after several have disagreed, want o.teach(r, uint32(11+i), 0)", 11+i)
 		}
 	}
 }

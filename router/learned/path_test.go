@@ -103,7 +103,8 @@ func TestPath(t *testing.T) {
 		}
 	}
 	if shared(whole, pathOf(t, NewHasher([]byte("another secret")), Head{}, chat(text("What is this?"), imageURL(imageData)))) != 0 {
-		t.Error("another deployment has the same paths")
+		t.Error(`another deployment has the same paths, want shared(whole, pathOf(t, NewHasher([]byte("another secret")), ` +
+			`Head{}, chat(text("What is this?"), imageURL(imageData)))) == 0`)
 	}
 }
 
@@ -120,7 +121,7 @@ func TestPathMedia(t *testing.T) {
 		h.Read(&p, Head{}, &s, &req)
 		for _, m := range p.Media {
 			if !p.Steps[m.Step].Media {
-				t.Errorf("step %d is not marked", m.Step)
+				t.Errorf("step %d is not marked, want p.Steps[m.Step].Media", m.Step)
 			}
 		}
 		return p
@@ -149,7 +150,8 @@ func TestPathMedia(t *testing.T) {
 	shorter := strings.Replace(cached, "this?", "that?", 1)
 	if n := shared(read(chat(cached)).Steps, read(chat(shorter)).Steps); n != shared(read(chat(text("And this?"))).Steps,
 		read(chat(text("And that?"))).Steps) {
-		t.Errorf("%d steps shared of texts with a further field", n)
+		t.Errorf(`%d steps shared of texts with a further field, want n == shared(read(chat(text("And this?"))).Steps, `+
+			`read(chat(text("And that?"))).Steps)`, n)
 	}
 }
 

@@ -125,7 +125,7 @@ type tally struct {
 
 func (c *tally) add(t *testing.T, id string, size, predicted, certain, cached, prompt int) {
 	if predicted > prompt {
-		t.Errorf("%s: predicted %d tokens of a prompt of %d", id, predicted, prompt)
+		t.Errorf("%s: predicted %d tokens of a prompt of %d, want predicted <= %v", id, predicted, prompt, prompt)
 	}
 	switch {
 	case predicted == 0 && cached == 0:

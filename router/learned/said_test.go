@@ -71,12 +71,12 @@ func TestSaid(t *testing.T) {
 			}
 		}
 		if p.Said != 0 && !p.Steps[p.SaidAt].Answer {
-			t.Errorf("%s: step %d is not the answer's first", name, p.SaidAt)
+			t.Errorf("%s: step %d is not the answer's first, want p.Said == 0 or p.Steps[p.SaidAt].Answer", name, p.SaidAt)
 		}
 	}
 	var none *Said
 	none.Write([]byte("x"), true)
 	if fmt.Sprint(none.Sum()) != "0" {
-		t.Error("an answer that nobody reads has a hash")
+		t.Error(`an answer that nobody reads has a hash, want fmt.Sprint(none.Sum()) == "0"`)
 	}
 }

@@ -52,7 +52,7 @@ func TestSizesOfALiar(t *testing.T) {
 		s.Learn(1, text, 5000)
 	}
 	if n := s.Of(1).Tokens(text.Steps); n > 10_000 {
-		t.Errorf("%.0f tokens are expected of a text that has 5,000", n)
+		t.Errorf("%.0f tokens are expected of a text that has 5,000, want n <= 10_000", n)
 	}
 }
 

@@ -47,7 +47,7 @@ func TestSnapshot(t *testing.T) {
 		}
 	}
 	if b.Load(a.Snapshot(1<<30)) == nil {
-		t.Error("a second one was loaded")
+		t.Error("a second one was loaded, want b.Load(a.Snapshot(1<<30)) != nil")
 	}
 	conversations(b, 1100)
 	check(t, b)
@@ -74,7 +74,8 @@ func TestSnapshot(t *testing.T) {
 		newest := known[len(known)-1]
 		b.Recall(1, newest.path(), &p)
 		if most > 0 && (p.Tokens != len(newest.prompt()) || b.Stats().Nodes < 100) {
-			t.Errorf("of the newest came %+v, %+v", p, b.Stats())
+			t.Errorf("of the newest came %+v, %+v, want most <= 0 or (p.Tokens == len(newest.prompt()), b.Stats().Nodes >= 100)",
+				p, b.Stats())
 		}
 		conversations(b, 500)
 		check(t, b)
@@ -116,7 +117,7 @@ func TestSnapshotIsChecked(t *testing.T) {
 		before := refused
 		try(bad)
 		if refused == before {
-			t.Errorf("%v was loaded", bad)
+			t.Errorf("%v was loaded, want refused != %v", bad, before)
 		}
 	}
 	if refused < 400 {
@@ -177,13 +178,13 @@ func TestAwait(t *testing.T) {
 	old, fresh := request{[]int{1, 2}}, request{[]int{1, 3}}
 	old.teach(a, nil)
 	if !b.Await() {
-		t.Fatal("an empty memory does not await")
+		t.Fatal("an empty memory does not await, want b.Await()")
 	}
 	fresh.teach(b, nil)
 	var p Recalled
 	b.Recall(1, fresh.path(), &p)
 	if p.Tokens != len(fresh.prompt()) {
-		t.Errorf("%+v while a snapshot is awaited", p)
+		t.Errorf("%+v while a snapshot is awaited, want p.Tokens == len(fresh.prompt())", p)
 	}
 	if err := b.Load(a.Snapshot(1 << 20)); err != nil {
 		t.Fatal(err)
@@ -192,11 +193,11 @@ func TestAwait(t *testing.T) {
 	for _, r := range []request{old, fresh} {
 		b.Recall(1, r.path(), &p)
 		if p.Tokens != len(r.prompt()) {
-			t.Errorf("%v: %+v", r, p)
+			t.Errorf("%v: %+v, want p.Tokens == len(r.prompt())", r, p)
 		}
 	}
 	if b.Await() {
-		t.Error("a memory awaits a second snapshot")
+		t.Error("a memory awaits a second snapshot, want !b.Await()")
 	}
 	b.Clear()
 	b.Await()
@@ -207,7 +208,8 @@ func TestAwait(t *testing.T) {
 		}
 	}
 	if b.Load(a.Snapshot(1<<20)) == nil || b.steps+len(b.since) != 0 {
-		t.Error("a snapshot was loaded in the place of more than was kept")
+		t.Error("a snapshot was loaded in the place of more than was kept, want b.Load(a.Snapshot(1<<20)) != nil, " +
+			"b.steps+len(b.since) == 0")
 	}
 }
 
@@ -240,7 +242,7 @@ func TestNews(t *testing.T) {
 	m = NewMemory(20<<10, new(Sizes)) // others are forgotten, and their classes with them
 	for class := range uint32(3 * maxClasses) {
 		if !teach(class, 1, 2) {
-			t.Fatalf("class %d has no room", class)
+			t.Fatalf("class %d has no room, want teach(class, 1, 2)", class)
 		}
 	}
 	check(t, m)

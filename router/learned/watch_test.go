@@ -388,7 +388,9 @@ func TestWhose(t *testing.T) {
 				t.Errorf("outcomes %v, want %v", e.outcomes, c.want)
 			}
 			if len(e.l.byID)+len(e.l.slots)+e.l.steps+len(e.l.ended) != 0 {
-				t.Errorf("left: %d requests, %d slots, %d steps, %d ended", len(e.l.byID), len(e.l.slots), e.l.steps, len(e.l.ended))
+				t.Errorf("left: %d requests, %d slots, %d steps, %d ended, want "+
+					"len(e.l.byID)+len(e.l.slots)+e.l.steps+len(e.l.ended) == 0",
+					len(e.l.byID), len(e.l.slots), e.l.steps, len(e.l.ended))
 			}
 		})
 	}
@@ -402,19 +404,19 @@ func TestWatchIsBounded(t *testing.T) {
 		e.watch(string(rune('a'+i)), "", r)
 	}
 	if n := len(e.l.slots[e.slot]); n != openPerSlot || e.outcomes[NoRoom] != 10 {
-		t.Errorf("%d requests are watched, %v", n, e.outcomes)
+		t.Errorf("%d requests are watched, %v, want n == %v, e.outcomes[NoRoom] == 10", n, e.outcomes, openPerSlot)
 	}
 	e.now = e.now.Add(patience + time.Second)
 	e.l.Settle(e.now)
 	if len(e.l.byID)+e.l.steps != 0 {
-		t.Errorf("%d requests, %d steps are left", len(e.l.byID), e.l.steps)
+		t.Errorf("%d requests, %d steps are left, want len(e.l.byID)+e.l.steps == 0", len(e.l.byID), e.l.steps)
 	}
 	long := Path{Steps: slices.Repeat([]Step{{}}, MaxSteps)}
 	for i := range openSteps/MaxSteps + 5 {
 		e.l.Watch(&Request{ID: string(rune('a' + i)), Slot: indexer.SlotID(i), Path: long})
 	}
 	if e.l.steps > openSteps || e.outcomes[NoRoom] != 15 {
-		t.Errorf("%d steps, %v", e.l.steps, e.outcomes)
+		t.Errorf("%d steps, %v, want e.l.steps <= %v, e.outcomes[NoRoom] == 15", e.l.steps, e.outcomes, openSteps)
 	}
 	e.now = e.now.Add(patience + time.Second)
 	e.l.Settle(e.now)
@@ -433,7 +435,7 @@ func TestWatchIsBounded(t *testing.T) {
 	}
 	e.l.Clear()
 	if e.l.blocks != 0 {
-		t.Errorf("%d blocks are left", e.l.blocks)
+		t.Errorf("%d blocks are left, want e.l.blocks == 0", e.l.blocks)
 	}
 }
 
@@ -459,6 +461,6 @@ func TestTeachesAtOnce(t *testing.T) {
 	now = now.Add(2 * grace)
 	l.Settle(now)
 	if len(outcomes) != 2 || outcomes[0] != Learned || outcomes[1] != Learned {
-		t.Errorf("%v", outcomes)
+		t.Errorf("%v, want len(outcomes) == 2, outcomes[0] == Learned, outcomes[1] == Learned", outcomes)
 	}
 }

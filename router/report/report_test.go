@@ -64,21 +64,24 @@ func TestLogAndTotalsAgree(t *testing.T) {
 	torn, err := ReadLog(strings.NewReader(log+log[:100]+"\n"+log), Range{})
 	if err != nil || torn.Unreadable != 1 || torn.Steered.Requests != 2*read.Steered.Requests ||
 		!strings.Contains(torn.String(), "1 lines are cut off") {
-		t.Errorf("with a line that is cut off: %v, %+v", err, torn)
+		t.Errorf(`with a line that is cut off: %v, %+v, want no error, torn.Unreadable == 1, torn.Steered.Requests == `+
+			`2*read.Steered.Requests, "1 lines are cut off" in torn.String()`, err, torn)
 	}
 	want, got := fmt.Sprintf("%+v", live.Report()), fmt.Sprintf("%+v", read)
 	if got != want {
-		t.Errorf("of the log\n%s\nof the totals\n%s", got, want)
+		t.Errorf("of the log\n%s\nof the totals\n%s, want got == %v", got, want, want)
 	}
 	// Each even request is counted by the engine, each tenth among them.
 	if s := read.Unsteered; s.Requests != 400 || s.Failed != 200 || s.Known != 200 || s.Counted != 100 || s.Prompt != 200_000 ||
 		s.Cached != 100*500+100*100 {
-		t.Errorf("%+v", s)
+		t.Errorf("%+v, want s.Requests == 400, s.Failed == 200, s.Known == 200, s.Counted == 100, s.Prompt == 200_000, s.Cached "+
+			"== 100*500+100*100", s)
 	}
 	w := read.Would
 	if w.Requests != 200 || w.Better != 180 || w.Spared != 180*400 || w.Worse != 20 || w.Cost != 2000 || w.Encode != 10000 ||
 		w.Timed != 180 || math.Abs(w.Millis-180*45) > 1e-6 || w.Mean != 350 {
-		t.Errorf("%+v", w)
+		t.Errorf("%+v, want w.Requests == 200, w.Better == 180, w.Spared == 180*400, w.Worse == 20, w.Cost == 2000, w.Encode == "+
+			"10000, w.Timed == 180, math.Abs(w.Millis-180*45) <= 1e-6, w.Mean == 350", w)
 	}
 	if w.Uncertainty < 20 || w.Uncertainty > 22 { // 1.96 × 150 ÷ √199
 		t.Errorf("350 ± %v, want at least 20, at most 22", w.Uncertainty)
@@ -117,11 +120,12 @@ func TestTooFew(t *testing.T) {
 	r := totals.Report()
 	if r.Unsteered.FirstByte != (Times{N: 19}) || r.Would.Uncertainty != 0 || r.Steered.Known != 0 || r.Steered.Requests != 1 ||
 		r.Steered.FirstByte.N != 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("%+v, want r.Unsteered.FirstByte == (Times{N: 19}), r.Would.Uncertainty == 0, r.Steered.Known == 0, "+
+			"r.Steered.Requests == 1, r.Steered.FirstByte.N == 0", r)
 	}
 	for _, want := range []string{"enforce: 10%", "too few: 19", "too few for a mean: 19", "less          2 (11 %): 200 tokens less"} {
 		if text := r.String(); !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
+			t.Errorf("no %q in\n%s, want it in text", want, text)
 		}
 	}
 	if _, err := ReadLog(strings.NewReader("no json\n"), Range{}); err == nil || !strings.HasPrefix(err.Error(), "line 1: ") {
@@ -164,7 +168,8 @@ func TestRange(t *testing.T) {
 		got.Mode, got.Since, read.Since, got.Until, read.Until = "", time.Time{}, time.Time{}, time.Time{}, time.Time{}
 		got.Would.Millis, read.Would.Millis = math.Round(got.Would.Millis), math.Round(read.Would.Millis)
 		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", read) {
-			t.Errorf("%+v\nof the totals\n%+v\nof the log\n%+v", of, got, read)
+			t.Errorf("%+v\nof the totals\n%+v\nof the log\n%+v, want fmt.Sprintf(\"%%+v\", got) == fmt.Sprintf(\"%%+v\", read)",
+				of, got, read)
 		}
 	}
 	for i := range 2 * maxParts {
@@ -237,11 +242,12 @@ func TestReplicas(t *testing.T) {
 			r.Places = r.Places[:min(len(r.Places), 3)]
 		}
 		if fmt.Sprintf("%+v", got.Places) != fmt.Sprintf("%+v", back.Places) {
-			t.Errorf("%+v: the places are\n%+v\nand the other way round\n%+v", of, got.Places, back.Places)
+			t.Errorf("%+v: the places are\n%+v\nand the other way round\n%+v, want fmt.Sprintf(\"%%+v\", got.Places) == "+
+				"fmt.Sprintf(\"%%+v\", back.Places)", of, got.Places, back.Places)
 		}
 		got.Places, want.Places = nil, nil
 		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
-			t.Errorf("%+v: two tell\n%+v\none tells\n%+v", of, got, want)
+			t.Errorf("%+v: two tell\n%+v\none tells\n%+v, want fmt.Sprintf(\"%%+v\", got) == fmt.Sprintf(\"%%+v\", want)", of, got, want)
 		}
 	}
 	for _, told := range [][]byte{nil, []byte("{"), []byte(`{"Arms":{"steered":null}}`),
@@ -253,7 +259,7 @@ func TestReplicas(t *testing.T) {
 		if r := parts[0].Of(Range{}, told, parts[1].Told(Range{})); r.Replicas != 2 || r.Silent != 1 {
 			t.Errorf("%s: got %d replicas, %d silent, want 2 and 1", told, r.Replicas, r.Silent)
 		} else if !strings.Contains(r.String(), ", 2 replicas (1 more did not answer)") {
-			t.Errorf("the report does not say who is silent: %s", r)
+			t.Errorf(`the report does not say who is silent: %s, want ", 2 replicas (1 more did not answer)" in r.String()`, r)
 		}
 	}
 }
