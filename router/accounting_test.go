@@ -34,7 +34,8 @@ func (w *world) accountOf(t *testing.T, d Decision, tokens, cached int) *account
 		t.Errorf("%+v; want %d tokens, %d of them cached, and spans up to the end", a, tokens, cached)
 	}
 	if a.Tokens > a.Cached && w.counted(t, "sightline_uncached_tokens_total") == before {
-		t.Error("sightline_uncached_tokens_total counts nothing")
+		t.Errorf(`sightline_uncached_tokens_total counts nothing, want a.Tokens <= %v or w.counted(t, `+
+			`"sightline_uncached_tokens_total") != %v`, a.Cached, before)
 	}
 	return a
 }
@@ -250,7 +251,7 @@ func TestAccountIsLogged(t *testing.T) {
 		w.follower.settleAccount(e)
 		w.follower.logEnd(e)
 		if got := e.line.Uncached.Total(); (got == 5) != (code == 200) || got > 0 && code == 500 {
-			t.Errorf("status %d: %d tokens uncached", code, got)
+			t.Errorf("status %d: %d tokens uncached, want (got == 5) == (code == 200), got <= 0 or code != 500", code, got)
 		}
 	}
 }

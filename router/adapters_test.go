@@ -26,13 +26,13 @@ func TestAdaptersStay(t *testing.T) {
 	}
 	for range 5 {
 		if at("a") != a || at("b") != b {
-			t.Fatal("they moved")
+			t.Fatalf(`they moved, want at("a") == %v, at("b") == %v`, a, b)
 		}
 	}
 	c := at("c")
 	w.load(int(c[1]-'0'), 200)
 	if got := at("c"); got == c {
-		t.Error("it waits where many others are")
+		t.Errorf("it waits where many others are, want got != %v", c)
 	}
 	slot := w.slots[0]
 	for _, use := range []string{"x", "y", "x", "z"} {

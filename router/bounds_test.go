@@ -122,7 +122,7 @@ func TestHostileBodies(t *testing.T) {
 			t.Errorf("%.80s…: %s, %q, refused %+v; want %q", body, d.Reason, d.Why, d.Refuse, want.why)
 		}
 		if n := w.counted(t, "sightline_steps_down_total"); n != d.Why+"=1 " {
-			t.Errorf("%.80s…: counted as %q", body, n)
+			t.Errorf(`%.80s…: counted as %q, want n == d.Why+"=1 "`, body, n)
 		}
 	}
 }

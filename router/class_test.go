@@ -139,7 +139,8 @@ func TestClassPredictions(t *testing.T) {
 		first := w.decide(body)
 		second := w.decide(body)
 		if second.Reason != Predicted || second.Targets[0].Worker != first.Targets[0].Worker || second.CachedTokens < second.PromptTokens-32 {
-			t.Errorf("first %+v\nthen %+v", first, second)
+			t.Errorf("first %+v\nthen %+v, want second.Reason == Predicted, second.Targets[0].Worker == first.Targets[0].Worker, "+
+				"second.CachedTokens >= second.PromptTokens-32", first, second)
 		}
 		seen[first.Targets[0].Worker] = true
 	}
@@ -181,7 +182,7 @@ func TestMovedToAnotherClassIsNotJudged(t *testing.T) {
 	}
 	for end := time.Now().Add(20 * time.Second); len(au.Findings()) == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("no verdict at all")
+			t.Fatal("no verdict at all, want it in time")
 		}
 	}
 	if f := au.Findings(); len(f) != 1 || f[0].ID != last.ID || f[0].Verdict != audit.Nothing {
@@ -261,13 +262,14 @@ func TestClassesShareHashes(t *testing.T) {
 		o.lookups[i].hasWorkers, o.lookups[i].form.Size = true, c.BlockSize
 		shares := o.sameBlocks(i)
 		if want := c.Name == "like"; (shares != nil) != want || want && shares == &o.lookups[i] {
-			t.Errorf("class %q: shares hashes: %v", c.Name, shares != nil)
+			t.Errorf("class %q: shares hashes: %v, want (shares != nil) == %v, !want or shares != &o.lookups[i]",
+				c.Name, shares != nil, want)
 		}
 	}
 	o.lookups[0].hasWorkers = false
 	for i, c := range m.classes {
 		if c.Name == "like" && o.sameBlocks(i) != nil {
-			t.Error("shares with a class that was not looked up")
+			t.Error(`shares with a class that was not looked up, want c.Name != "like" or o.sameBlocks(i) == nil`)
 		}
 	}
 }
@@ -305,7 +307,8 @@ func TestClassesReadOneRequest(t *testing.T) {
 		} {
 			d := alone.Decide(t.Context(), &Request{ID: "alone", Path: path, Body: [][]byte{[]byte(body)}})
 			if d.PromptTokens == 0 || d.Why != "no block held" && !strings.HasPrefix(d.Why, "not confirmed") {
-				t.Fatalf("%s: %+v", path, d)
+				t.Fatalf(`%s: %+v, want d.PromptTokens != 0, d.Why == "no block held" or strings.HasPrefix(d.Why, "not `+
+					`confirmed")`, path, d)
 			}
 			list = append(list, asked{path, body, d.PromptTokens})
 		}

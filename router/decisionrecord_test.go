@@ -57,7 +57,7 @@ func TestDecisionLog(t *testing.T) {
 	}
 	for _, secret := range []string{front[:20], "client", "What is it"} {
 		if bytes.Contains(b, []byte(secret)) {
-			t.Errorf("the log holds %q", secret)
+			t.Errorf("the log holds %q, want it not in b", secret)
 		}
 	}
 	got := map[string]decisionlog.Line{}
@@ -78,16 +78,20 @@ func TestDecisionLog(t *testing.T) {
 		a.Used != "other" || a.ReportedCached != -1 ||
 		a.Timestamp != 1_800_000_000_000 || a.InputLength != first.PromptTokens || a.Considered != 3 || len(a.Ranked) != 3 ||
 		a.Ties != 0 || a.End != 2000 {
-		t.Errorf("%+v", a)
+		t.Errorf(`%+v, want a.Reason == "exact", a.Worker == "w0", a.Cached == %v, a.Held == %v, a.Status == 503, a.Used == `+
+			`"other", a.ReportedCached == -1, a.Timestamp == 1_800_000_000_000, a.InputLength == %v, a.Considered == 3, `+
+			`len(a.Ranked) == 3, a.Ties == 0, a.End == 2000`, a, first.CachedTokens, a.Cached, first.PromptTokens)
 	}
 	best, next := a.Ranked[0], a.Ranked[1]
 	if best.Worker != "w0" || best.Exact < a.Cached || next.Exact != 0 || best.Terms.Prefill == 0 ||
 		best.Cost > best.Terms.Sum()+1 || a.Margin < next.Cost-best.Cost-1 || a.Margin <= 0 {
-		t.Errorf("%+v", a.Ranked)
+		t.Errorf(`%+v, want best.Worker == "w0", best.Exact >= %v, next.Exact == 0, best.Terms.Prefill != 0, best.Cost <= `+
+			`best.Terms.Sum()+1, a.Margin >= next.Cost-best.Cost-1, a.Margin > 0`, a.Ranked, a.Cached)
 	}
 	if c.Worker == "w0" || c.Regret != "queue" || c.Held <= c.Cached || c.Used != "w2" || c.OutputLength != 99 ||
 		c.ReportedCached != 32 || c.ReportedPrompt != 2000 || c.FirstByte != 1000 {
-		t.Errorf("%+v", c)
+		t.Errorf(`%+v, want c.Worker != "w0", c.Regret == "queue", c.Held > %v, c.Used == "w2", c.OutputLength == 99, `+
+			`c.ReportedCached == 32, c.ReportedPrompt == 2000, c.FirstByte == 1000`, c, c.Cached)
 	}
 	if n := (a.InputLength + 511) / 512; len(a.HashIDs) != n || n < 3 || a.HashIDs[0] != c.HashIDs[0] ||
 		a.HashIDs[1] != c.HashIDs[1] || a.HashIDs[n-1] == c.HashIDs[n-1] {

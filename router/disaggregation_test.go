@@ -218,7 +218,7 @@ func TestPairsAreRemembered(t *testing.T) {
 	if _, first := ask("m", long); first.Prefill == "" {
 		t.Fatalf("got %+v, want Prefill some", first)
 	} else if again, at := ask("m", long); again != "" || at.Addr != first.Addr {
-		t.Errorf("first %+v, then %+v", first, at)
+		t.Errorf(`first %+v, then %+v, want again == "", at.Addr == %v`, first, at, first.Addr)
 	}
 	_, first := ask("a", text(4000, 100))
 	for i := range 20 { // more than elsewhere, but less than loading costs
@@ -310,7 +310,7 @@ func TestEncoderByName(t *testing.T) {
 		for i := range images {
 			at := several(w, i)[0]
 			if at == "" || router == 1 && at != home[i] {
-				t.Errorf("image %d: at %q, before at %q", i, at, home[i])
+				t.Errorf(`image %d: at %q, before at %q, want at != "", router != 1 or at == home[i]`, i, at, home[i])
 			}
 			home[i] = at
 			counts[at]++
@@ -319,7 +319,8 @@ func TestEncoderByName(t *testing.T) {
 		moved := 0
 		for i := range images {
 			if at := several(w, 1000+i, i); len(at) != 2 || at[1] == "10.0.0.3:8000" || at[1] != home[i] && home[i] != "10.0.0.3:8000" {
-				t.Errorf("image %d with another: at %q, before at %q", i, at, home[i])
+				t.Errorf(`image %d with another: at %q, before at %q, want len(at) == 2, at[1] != "10.0.0.3:8000", at[1] == `+
+					`home[i] or home[i] == "10.0.0.3:8000"`, i, at, home[i])
 			} else if at[1] != home[i] {
 				moved++
 			}
@@ -358,7 +359,8 @@ func TestSource(t *testing.T) {
 		told, _ := w.Decision(d.ID)
 		if least := float64(d.PromptTokens) / 2; fetch != (booked < least) || fetch != (told.Ranked[0].Terms.Fetch > 0) ||
 			fetch != (told.Ranked[0].Terms.Prefill < least) {
-			t.Errorf("%v tokens booked of %d, cost %+v", booked, d.PromptTokens, told.Ranked[0].Terms)
+			t.Errorf("%v tokens booked of %d, cost %+v, want fetch == (booked < least), fetch == (told.Ranked[0].Terms.Fetch > "+
+				"0), fetch == (told.Ranked[0].Terms.Prefill < least)", booked, d.PromptTokens, told.Ranked[0].Terms)
 		}
 		w.slots[1].Worker.Revision = "new"
 		if d := w.decide(body); d.Source != "" {
@@ -371,7 +373,7 @@ func TestSource(t *testing.T) {
 		w.stores(0, body)
 		w.load(0, 30)
 		if d := w.decide(body); (d.Targets[0].Worker == "w1") != fetch {
-			t.Errorf("fetches %v: %s is chosen", fetch, d.Targets[0].Worker)
+			t.Errorf(`fetches %v: %s is chosen, want (d.Targets[0].Worker == "w1") == %v`, fetch, d.Targets[0].Worker, fetch)
 		}
 		w.now = w.now.Add(time.Hour)
 		w.slots[0].EventAge = func(time.Time) time.Duration { return time.Minute }

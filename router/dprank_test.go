@@ -101,7 +101,7 @@ func TestRankInBody(t *testing.T) {
 		}
 		for _, x := range d.Targets {
 			if x.Addr == workers[1].Addr {
-				t.Errorf("%s: a retry may go to a worker without rank 1: %+v", name, d.Targets)
+				t.Errorf("%s: a retry may go to a worker without rank 1: %+v, want x.Addr != workers[1].Addr", name, d.Targets)
 			}
 		}
 		if len(d.Targets) != 2 {

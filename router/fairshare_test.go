@@ -90,7 +90,7 @@ func TestFewPlacesAreShared(t *testing.T) {
 	fill("c", 1, 0)
 	for i := range 2 { // of tenant a
 		if _, ok := w.opt.Ledger.End(fmt.Sprint("r", i+1), 0); !ok {
-			t.Fatal("not booked")
+			t.Fatal("not booked, want ok")
 		}
 	}
 	fill("a", 1, 2)

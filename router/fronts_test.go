@@ -26,7 +26,7 @@ func TestFronts(t *testing.T) {
 	}
 	f.add(7, now.Add(250*time.Millisecond))
 	if got := f.expected(7, now.Add(500*time.Millisecond)); got < 4.5 {
-		t.Errorf("of six requests in two quarters of a second only %.1f count", got)
+		t.Errorf("of six requests in two quarters of a second only %.1f count, want got >= 4.5", got)
 	}
 	for i := range uint64(maxFronts + 10) {
 		f.add(100+i, now)
@@ -87,12 +87,13 @@ func TestHotFrontIsCopied(t *testing.T) {
 	c := []choose.Candidate{{Overlap: choose.Overlap{Slot: 0, Tokens: 6200, Predicted: 6000}, Inflight: 30},
 		{Overlap: choose.Overlap{Slot: 1, Tokens: 6200}}}
 	if choose.Rank(c, 1, 0)[0].Slot != 0 {
-		t.Error("a beginning that is asked about once is computed twice")
+		t.Error("a beginning that is asked about once is computed twice, want choose.Rank(c, 1, 0)[0].Slot == 0")
 	}
 	for i := range c {
 		c[i].Again = 20
 	}
 	if choose.Rank(c, 1, 0)[0].Slot != 1 {
-		t.Error("a beginning of twenty requests a second stays with a worker that has thirty in flight")
+		t.Error("a beginning of twenty requests a second stays with a worker that has thirty in flight, want choose.Rank(c, 1, " +
+			"0)[0].Slot == 1")
 	}
 }

@@ -175,7 +175,7 @@ func unroll(t *testing.T, rle []any) (ids []uint32) {
 				ids = append(ids, uint32(v[0].(float64)))
 			}
 		default:
-			t.Fatalf("token_rle holds %T", e)
+			t.Fatalf("token_rle: got %T, want a number or a pair of them", e)
 		}
 	}
 	return ids
@@ -229,7 +229,7 @@ func (g *goldenSet) open(t *testing.T, worker, dir string, cases []goldenCase) *
 	t.Helper()
 	w, ok := g.workers[worker]
 	if !ok {
-		t.Fatalf("no worker %s", worker)
+		t.Fatalf("no worker %s, want ok", worker)
 	}
 	var when float64
 	for _, c := range cases {

@@ -15,7 +15,7 @@ import (
 // is chosen, and its prediction is exact; the other's is nothing, and not repaired by the predictions of earlier requests.
 func TestHybridWorker(t *testing.T) {
 	w := newWorld(t, 2)
-	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
+	w.opt.Resync = func(*fleet.Slot) { t.Error("got a resync, want none") }
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, body)
 	w.stores(1, body)
@@ -67,7 +67,7 @@ func TestHybridBounds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, 1)
-			w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
+			w.opt.Resync = func(*fleet.Slot) { t.Error("got a resync, want none") }
 			body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 			w.stores(0, body)
 			id := w.slots[0].ID
@@ -110,7 +110,8 @@ func TestHybridBounds(t *testing.T) {
 					answer(16)
 				}
 				if w.index.Withholds(id) || w.index.UpperBound(id) {
-					t.Error("three answers with the withheld block did not unlearn it")
+					t.Error("three answers with the withheld block did not unlearn it, want !w.index.Withholds(id), " +
+						"!w.index.UpperBound(id)")
 				}
 			}
 		})
@@ -193,10 +194,10 @@ func TestFormsOfBlocks(t *testing.T) {
 	for cut := range 32 {
 		request := chatBody("m", fmt.Sprintf("%q", text(300, 8)[:1200+cut]))
 		if got := predicted(request); got[3] != got[1] && (got[3] != got[1]+16 || got[1] == 0) {
-			t.Errorf("%v", got)
+			t.Errorf("%v, want got[3] == got[1] or (got[3] == got[1]+16, got[1] != 0)", got)
 		} else if got[3] != got[1] {
 			return
 		}
 	}
-	t.Error("no prompt ends its beginning with a block")
+	t.Error("got no prompt whose beginning ends with a block, want one of 32")
 }

@@ -194,7 +194,8 @@ func TestLinear(t *testing.T) {
 							longer, longerMemory = min(longer, again), min(longerMemory, less)
 						}
 						if tooMuch() {
-							t.Fatalf("%d bytes take %v and %.0f bytes of memory each, %d take %v and %.0f (%s)", n/4, took, memory, n, longer, longerMemory, why)
+							t.Fatalf("%d bytes take %v and %.0f bytes of memory each, %d take %v and %.0f (%s), want !tooMuch()",
+								n/4, took, memory, n, longer, longerMemory, why)
 						}
 						took, memory = longer, longerMemory
 					}
@@ -206,7 +207,8 @@ func TestLinear(t *testing.T) {
 					pooled := anew * images(s, size) / float64(size)
 					c := row{s.Name, server, took, float64(took) / float64(plain), memory, memory / plainMemory, s.Most > 0}
 					if timed && c.times > dearer || s.Most == 0 && memory > dearer*plainMemory+pooled {
-						t.Errorf("%v and %.0f bytes of memory a byte, where prose takes %v and %.0f (%s)", took, memory, plain, plainMemory, why)
+						t.Errorf("%v and %.0f bytes of memory a byte, where prose takes %v and %.0f (%s), want !timed or c.times "+
+							"<= %v, s.Most != 0 or memory <= dearer*plainMemory+pooled", took, memory, plain, plainMemory, why, dearer)
 					}
 					if c.worst() > costs[s.Name].worst() {
 						costs[s.Name] = c

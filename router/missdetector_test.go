@@ -127,7 +127,7 @@ func TestUpperBound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1)
-			w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
+			w.opt.Resync = func(*fleet.Slot) { t.Error("got a resync, want none") }
 			begin(w)
 			body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 			w.stores(0, body)
@@ -168,7 +168,7 @@ func TestImageHostCannotUnmakeBlocks(t *testing.T) {
 	w := newWorld(t, 2)
 	w.opt.Models[0].Prompts = live
 	w.limit(0)
-	w.opt.Resync = func(s *fleet.Slot) { t.Errorf("%s is asked anew", s.Worker.Name) }
+	w.opt.Resync = func(s *fleet.Slot) { t.Errorf("got a resync of %s, want none", s.Worker.Name) }
 	before := fmt.Sprintf(`{"type":"text","text":%q}`, text(100, 5))
 	ask := func(link string) string {
 		return chatBody("m", fmt.Sprintf(`[%s,{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":"What is it?"}]`, before, link))
@@ -227,7 +227,7 @@ func TestOneClientCorrectsLittle(t *testing.T) {
 		}
 	}
 	if !less(8) {
-		t.Error("another client's answer corrects nothing")
+		t.Error("another client's answer corrects nothing, want less(8)")
 	}
 	if got := w.counted(t, "sightline_corrections_refused_total"); got != fmt.Sprintf("=%d ", correctionsOfOne) {
 		t.Errorf("counted %s, want %q", got, fmt.Sprintf("=%d ", correctionsOfOne))
@@ -275,7 +275,7 @@ func TestCraftedBlockIsNotAnothers(t *testing.T) {
 		return xxh3.HashSeed(b, 1337)
 	}
 	if hash(ids) != hash(crafted) {
-		t.Fatal("this test's blocks have two hashes")
+		t.Fatal("this test's blocks have two hashes, want hash(ids) == hash(crafted)")
 	}
 	w.opt.Secret = block.NewSecret()
 	decide := func(ids []uint32) Decision {

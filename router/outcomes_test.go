@@ -146,7 +146,8 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 		t.Errorf("got %+v, want Reason %q", d, Load)
 	}
 	if w.follower.suspects.countMiss(workers[0].Slots[0], 0, w.now) {
-		t.Error("a new worker is asked anew for what another had lost")
+		t.Error("a new worker is asked anew for what another had lost, want !w.follower.suspects.countMiss(workers[0].Slots[0], " +
+			"0, w.now)")
 	}
 	w.now = w.now.Add(2 * resyncRest)
 	if w.follower.suspects.countMiss(workers[1].Slots[0], 0, w.now) || len(w.follower.suspects.bySlot) != 1 {

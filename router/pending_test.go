@@ -50,10 +50,12 @@ func TestHold(t *testing.T) {
 				t.Errorf(`got %+v, want (len(d.Targets) == 1) == c.comes, (d.Refuse != nil) == (c.why != "")`, d)
 			}
 			if d.Refuse != nil && (d.Refuse.Status != http.StatusServiceUnavailable || d.Refuse.Message != c.why) {
-				t.Errorf("refused with %+v", d.Refuse)
+				t.Errorf("refused with %+v, want d.Refuse == nil or (d.Refuse.Status == http.StatusServiceUnavailable, "+
+					"d.Refuse.Message == %v)", d.Refuse, c.why)
 			}
 			if c.outcome != "" && !strings.Contains(w.counted(t, "sightline_requests_held_total"), c.outcome+"=1 ") {
-				t.Errorf("not counted as %q", c.outcome)
+				t.Errorf(`not counted as %q, want c.outcome == "" or c.outcome+"=1 " in w.counted(t, `+
+					`"sightline_requests_held_total")`, c.outcome)
 			}
 		})
 	}
@@ -90,10 +92,10 @@ func TestAPlaceIsAwaited(t *testing.T) {
 				t.Errorf("got %+v, want (d.Refuse == nil) == c.frees", d)
 			}
 			if !strings.Contains(w.counted(t, "sightline_requests_held_total"), c.outcome+"=1 ") {
-				t.Errorf("not counted as %q", c.outcome)
+				t.Errorf(`not counted as %q, want c.outcome+"=1 " in w.counted(t, "sightline_requests_held_total")`, c.outcome)
 			}
 			if n := w.waiters.forPlace.Taken(); n != 0 && !c.crowd {
-				t.Errorf("%d still wait", n)
+				t.Errorf("%d still wait, want n == 0 or c.crowd", n)
 			}
 		})
 	}
@@ -172,7 +174,7 @@ func TestDecisionLines(t *testing.T) {
 		}
 		for _, v := range f {
 			if s, _ := v.(string); strings.Contains(s, "secret") {
-				t.Errorf("line %d has the prompt: %v", i, f)
+				t.Errorf(`line %d has the prompt: %v, want no "secret" in s`, i, f)
 			}
 		}
 	}

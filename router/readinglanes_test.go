@@ -51,7 +51,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 
 	busyLane := w.lanes.large
 	if !busyLane.acquire(t.Context(), 0, 1<<30) {
-		t.Fatal("the lane was not empty")
+		t.Fatal("the lane was not empty, want busyLane.acquire(t.Context(), 0, 1<<30)")
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
@@ -115,7 +115,7 @@ func testLane(t *testing.T) {
 		return got
 	}
 	if !l.acquire(t.Context(), 0, 6) || !l.acquire(t.Context(), 0, 4) {
-		t.Fatal("an empty lane was full")
+		t.Fatal("an empty lane was full, want l.acquire(t.Context(), 0, 6), l.acquire(t.Context(), 0, 4)")
 	}
 	first, second := asked(50), asked(1)
 	l.release(0, 4)
@@ -125,7 +125,7 @@ func testLane(t *testing.T) {
 	}
 	l.release(0, 6)
 	if !<-first { // more than the room: read alone
-		t.Error("a body larger than the room was never read")
+		t.Error("a body larger than the room was never read, want <-first")
 	}
 	synctest.Wait()
 	if len(second) > 0 {
@@ -141,12 +141,12 @@ func testLane(t *testing.T) {
 		t.Errorf("waited %v for a full lane, want %v", time.Since(start), longestWait)
 	}
 	if third := asked(1); <-second || <-third {
-		t.Error("a turn came where none was free")
+		t.Error("a turn came where none was free, want !<-second, !<-third")
 	}
 	second = asked(1)
 	l.release(0, 50)
 	if !<-second || l.empty() {
-		t.Error("a turn that came is not counted")
+		t.Error("a turn that came is not counted, want <-second, !l.empty()")
 	}
 	l.release(0, 1)
 	if !l.empty() || l.Waiting() != 0 {
@@ -159,7 +159,7 @@ func testLane(t *testing.T) {
 	synctest.Wait()
 	start = time.Now()
 	if l.acquire(t.Context(), 0, 1) || time.Since(start) != 0 || l.Waiting() != maxWaiting {
-		t.Error("the queue has no end")
+		t.Errorf("the queue has no end, want !l.acquire(t.Context(), 0, 1), time.Since(start) == 0, l.Waiting() == %v", maxWaiting)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestMemoryFor(t *testing.T) {
 		}
 		own, _ := strings.CutSuffix(text, "}")
 		if lane, _ := newLanes().laneFor(&req, 100); lane.room != 2*laneBytes*runtime.GOMAXPROCS(0) {
-			t.Errorf("%s: a small body is in the lane of large ones", c.name)
+			t.Errorf("%s: a small body is in the lane of large ones, want lane.room == 2*laneBytes*runtime.GOMAXPROCS(0)", c.name)
 		}
 		if need, weight := memoryFor(&req); need>>20 != c.need || weight>>20 != c.weight {
 			t.Errorf("%s: %d and %d MiB, want %d and %d", c.name, need>>20, weight>>20, c.need, c.weight)

@@ -51,7 +51,9 @@ func TestRegret(t *testing.T) {
 			d := w.decide(body)
 			lost := d.HeldTokens - d.CachedTokens
 			if d.Regret != why || (lost > 0) != (why != "") || d.HeldTokens == 0 || d.HeldTokens >= d.PromptTokens {
-				t.Errorf("%d of %d tokens held, %d cached, not the best for %q", d.HeldTokens, d.PromptTokens, d.CachedTokens, d.Regret)
+				t.Errorf(`%d of %d tokens held, %d cached, not the best for %q, want d.Regret == %v, (lost > 0) == (why != ""), `+
+					`d.HeldTokens != 0, d.HeldTokens < %v`,
+					d.HeldTokens, d.PromptTokens, d.CachedTokens, d.Regret, why, d.PromptTokens)
 			}
 			want := ""
 			if why != "" {

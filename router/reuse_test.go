@@ -13,7 +13,7 @@ import (
 // engine read no cache, no hit is predicted, and a count of none does not affect the index.
 func TestSkippedCacheIsNoLoss(t *testing.T) {
 	w := newWorld(t, 2)
-	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
+	w.opt.Resync = func(*fleet.Slot) { t.Error("got a resync, want none") }
 	words := fmt.Sprintf("%q", text(300, 8))
 	plain := chatBody("m", words)
 	w.stores(1, plain)
@@ -37,7 +37,8 @@ func TestSkippedCacheIsNoLoss(t *testing.T) {
 			if skipped := d.CachedTokens == 0 && d.Reason == Load &&
 				d.Why == "the engine bypasses its cache for this request"; skipped != c.skipped || !c.skipped &&
 				(d.Reason != Exact || d.Targets[0].Worker != "w1") {
-				t.Errorf("%s: %+v", c.fields, d)
+				t.Errorf(`%s: %+v, want skipped == %v, c.skipped or (d.Reason == Exact, d.Targets[0].Worker == "w1")`,
+					c.fields, d, c.skipped)
 			}
 			w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens})
 			w.now = w.now.Add(21 * time.Second) // the prediction has expired
@@ -56,7 +57,7 @@ func TestSkippedCacheIsNoLoss(t *testing.T) {
 // request withdraws no more than it had promised.
 func TestShortCountThatSaysNothing(t *testing.T) {
 	w := newWorld(t, 1)
-	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
+	w.opt.Resync = func(*fleet.Slot) { t.Error("got a resync, want none") }
 	plain := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, plain)
 	held := w.index.HeldBlocks(w.slots[0].ID)

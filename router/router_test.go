@@ -165,7 +165,8 @@ func TestLadder(t *testing.T) {
 	}
 	second := w.decide(body)
 	if second.Reason != Predicted || second.Targets[0].Worker != first.Targets[0].Worker || second.CachedTokens < first.PromptTokens-16 {
-		t.Errorf("a second later: %+v", second)
+		t.Errorf("a second later: %+v, want second.Reason == Predicted, second.Targets[0].Worker == first.Targets[0].Worker, "+
+			"second.CachedTokens >= first.PromptTokens-16", second)
 	}
 	w.now = w.now.Add(21 * time.Second)
 	third := w.decide(body)
@@ -201,7 +202,8 @@ func TestAffinityByURL(t *testing.T) {
 	second := w.decide(body)
 	if first.Reason != Load || second.Reason != Affinity || second.Targets[0].Worker != first.Targets[0].Worker ||
 		second.Why != whyNoFetchText {
-		t.Errorf("first %+v\nthen %+v", first, second)
+		t.Errorf("first %+v\nthen %+v, want first.Reason == Load, second.Reason == Affinity, second.Targets[0].Worker == "+
+			"first.Targets[0].Worker, second.Why == %v", first, second, whyNoFetchText)
 	}
 }
 
@@ -407,7 +409,7 @@ func TestUUIDs(t *testing.T) {
 		edited = edited[:d.Edits[i].From] + string(d.Edits[i].Text) + edited[d.Edits[i].To:]
 	}
 	if strings.Contains(edited, "someone") {
-		t.Errorf("the uuid is still there: %.200s", edited)
+		t.Errorf(`the uuid is still there: %.200s, want no "someone" in edited`, edited)
 	}
 	if plain := w.decide(edited); plain.PromptTokens != d.PromptTokens || plain.CachedTokens < 16 {
 		t.Errorf("the edited body is another prompt: got %+v, want PromptTokens %d, CachedTokens at least 16", plain, d.PromptTokens)

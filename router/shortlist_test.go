@@ -183,7 +183,7 @@ func TestFailingWorker(t *testing.T) {
 				end(d, c.say)
 			}
 			if d := w.decide(body); (at(d) != "w1") != c.out {
-				t.Fatalf("then to %s", at(d))
+				t.Fatalf(`then to %s, want (at(d) != "w1") == %v`, at(d), c.out)
 			} else if !c.out {
 				return
 			}
@@ -200,18 +200,18 @@ func TestFailingWorker(t *testing.T) {
 				t.Fatalf(`no trial: got %+v, want at(trial) == "w1", len(trial.Targets) == 3`, trial.Targets)
 			}
 			if d := w.decide(body); at(d) == "w1" {
-				t.Error("two trials at once")
+				t.Error(`two trials at once, want at(d) != "w1"`)
 			}
 			end(trial, c.say)
 			w.now = w.now.Add(3 * time.Second)
 			if d := w.decide(body); at(d) == "w1" {
-				t.Error("the next trial comes too soon")
+				t.Error(`the next trial comes too soon, want at(d) != "w1"`)
 			}
 			w.now = w.now.Add(time.Second)
 			// A request that no engine can read is a trial as well.
 			trial = w.decide(`{"model":"m","messages":[{"role":"nobody"}]}`)
 			if at(trial) != "w1" {
-				t.Fatalf("no trial: %+v", trial.Targets)
+				t.Fatalf(`no trial: %+v, want at(trial) == "w1"`, trial.Targets)
 			}
 			end(trial, good)
 			if d := w.decide(body); at(d) != "w1" {
@@ -269,7 +269,7 @@ func TestNewcomer(t *testing.T) {
 	w.limit(5)
 	for i := range uint64(8) {
 		if name, refused := ask(20 + i); refused != nil && w.inflight() < 15 {
-			t.Errorf("request %d: %q, refused with %d in flight", i, name, w.inflight())
+			t.Errorf("request %d: %q, refused with %d in flight, want refused == nil or w.inflight() >= 15", i, name, w.inflight())
 		}
 	}
 	if n := w.inflight(); n != 15 {

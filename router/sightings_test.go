@@ -19,11 +19,11 @@ func TestSightings(t *testing.T) {
 	}
 	for i := range slots { // the last eight
 		if by := s.slotsOf(77); by.holds(&slots[i]) != (i > 0) {
-			t.Errorf("slot %d holds it: %v", i, i == 0)
+			t.Errorf("slot %d holds it: %v, want by.holds(&slots[i]) == (i > 0)", i, i == 0)
 		}
 	}
 	if none := s.slotsOf(78); none.holds(&slots[1]) {
-		t.Error("a medium that nobody saw")
+		t.Error("a medium that nobody saw, want !none.holds(&slots[1])")
 	}
 	s.add(78, &slots[1], encoderCache-200)
 	if by := s.slotsOf(77); !by.holds(&slots[1]) || slots[1].AddEncoded(0) != encoderCache-100 {
@@ -33,11 +33,11 @@ func TestSightings(t *testing.T) {
 	s.add(77, &slots[1], 100) // used again: it is recent
 	s.add(79, &slots[1], 300)
 	if by, old := s.slotsOf(77), s.slotsOf(78); !by.holds(&slots[1]) || !old.holds(&slots[1]) {
-		t.Error("media within the cache's room are not there")
+		t.Error("media within the cache's room are not there, want by.holds(&slots[1]), old.holds(&slots[1])")
 	}
 	s.add(80, &slots[1], encoderCache)
 	if by := s.slotsOf(77); by.holds(&slots[1]) || !by.holds(&slots[2]) {
-		t.Error("as much as the cache holds came after it, on one slot alone")
+		t.Error("as much as the cache holds came after it, on one slot alone, want !by.holds(&slots[1]), by.holds(&slots[2])")
 	}
 	for i := range uint64(maxSeen + 10) {
 		s.add(1000+i, &slots[1], 1)

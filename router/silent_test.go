@@ -25,7 +25,7 @@ func TestNobodyReports(t *testing.T) {
 		case d.Refuse == nil:
 			went[d.Targets[0].Worker]++
 		case i >= 60:
-			t.Fatalf("request %d is refused: %s", i, d.Why)
+			t.Fatalf("request %d is refused: %s, want i < 60", i, d.Why)
 		default:
 			refused++
 		}

@@ -40,7 +40,7 @@ func TestStagesKnowNothingElse(t *testing.T) {
 				}
 				seen[at] = true
 				if not[at] {
-					t.Errorf("%s is a %s, which this value must not know", path, at)
+					t.Errorf("%s is a %s, which this value must not know, want !not[at]", path, at)
 					return
 				}
 				switch at.Kind() {

@@ -26,11 +26,14 @@ func TestDeadStreamLosesCredit(t *testing.T) {
 		d := w.decide(body)
 		switch {
 		case age < doubtAfter && (d.Reason != Exact || d.CachedTokens != whole.CachedTokens):
-			t.Errorf("after %v: %+v", age, d)
+			t.Errorf("after %v: %+v, want age >= %v or (d.Reason == Exact, d.CachedTokens == %v)",
+				age, d, doubtAfter, whole.CachedTokens)
 		case age >= doubtAfter && (d.Reason != Predicted || d.Why != eventsLate):
-			t.Errorf("after %v: %s, %q", age, d.Reason, d.Why)
+			t.Errorf("after %v: %s, %q, want age < %v or (d.Reason == Predicted, d.Why == %v)",
+				age, d.Reason, d.Why, doubtAfter, eventsLate)
 		case d.CachedTokens >= last && age > doubtAfter:
-			t.Errorf("after %v: %d tokens, %d before", age, d.CachedTokens, last)
+			t.Errorf("after %v: %d tokens, %d before, want d.CachedTokens < %v or age <= %v",
+				age, d.CachedTokens, last, last, doubtAfter)
 		}
 		last = d.CachedTokens
 	}

@@ -27,11 +27,13 @@ func TestLowerTiers(t *testing.T) {
 	best := told.Ranked[0]
 	if d.Targets[0].Worker != "w0" || d.Reason != Exact || d.CachedTokens < 4000 || d.CachedTokens%unit != 0 ||
 		d.OffloadedTokens != d.CachedTokens {
-		t.Errorf("in a lower tier: %+v", d)
+		t.Errorf(`in a lower tier: %+v, want d.Targets[0].Worker == "w0", d.Reason == Exact, d.CachedTokens >= 4000, `+
+			`d.CachedTokens%%unit == 0, d.OffloadedTokens == %v`, d, d.CachedTokens)
 	}
 	if best.Offloaded != d.CachedTokens || best.Terms.Fetch <= 0 || best.Terms.Prefill != float64(d.PromptTokens-d.CachedTokens) ||
 		best.Cost >= told.Ranked[1].Cost {
-		t.Errorf("shown as %+v", best)
+		t.Errorf("shown as %+v, want best.Offloaded == %v, best.Terms.Fetch > 0, best.Terms.Prefill == "+
+			"float64(d.PromptTokens-d.CachedTokens), best.Cost < told.Ranked[1].Cost", best, d.CachedTokens)
 	}
 
 	w.storesIn(indexer.GPU, 1, body, 1)
@@ -120,6 +122,6 @@ func TestFetchesTravel(t *testing.T) {
 		t.Errorf("it is taken to compute %v tokens a second, want 0", got)
 	}
 	if rate(0) == 0 {
-		t.Error("a request that fetches nothing does not teach the rate either")
+		t.Error("a request that fetches nothing does not teach the rate either, want rate(0) != 0")
 	}
 }

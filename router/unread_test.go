@@ -67,12 +67,12 @@ func TestUnreadMedia(t *testing.T) {
 			}
 			ps, err := live.Model().Read(t.Context(), "/v1/chat/completions", "", &req)
 			if err != nil || ps.List[0].Exact {
-				t.Fatalf("read by a rule, or not at all: %v", err)
+				t.Fatalf("read by a rule, or not at all: %v, want no error, !ps.List[0].Exact", err)
 			}
 			size := live.Model().Server.BlockSize
 			known := ps.List[0].Locals(nil, block.Form{Size: size}, "")
 			if len(known) < 12 {
-				t.Fatalf("%d blocks are known before it", len(known))
+				t.Fatalf("%d blocks are known before it, want len(known) >= 12", len(known))
 			}
 			locals := known // what the engine makes of it: these blocks, and others for the medium and what follows
 			for i := range 30 {
@@ -81,7 +81,7 @@ func TestUnreadMedia(t *testing.T) {
 			hashes := block.Fixed().Chain(nil, locals)
 			first := w.decide(chat(1))
 			if len(first.Targets) == 0 {
-				t.Fatalf("no target: %s (%s)", first.Reason, first.Why)
+				t.Fatalf("no target: %s (%s), want len(first.Targets) != 0", first.Reason, first.Why)
 			}
 			for _, slot := range w.slots {
 				if slot.Worker.Addr == first.Targets[0].Addr {
@@ -103,7 +103,8 @@ func TestUnreadMedia(t *testing.T) {
 			}
 			other := w.decide(chat(2))
 			if other.Reason == Learned || other.CachedTokens > len(known)*size {
-				t.Errorf("another medium: %s, %d tokens, the exact part has %d", other.Reason, other.CachedTokens, len(known)*size)
+				t.Errorf("another medium: %s, %d tokens, the exact part has %d, want other.Reason != Learned, other.CachedTokens "+
+					"<= len(known)*size", other.Reason, other.CachedTokens, len(known)*size)
 			}
 		})
 	}
@@ -189,11 +190,13 @@ func TestUnreadMediaOnTheirWay(t *testing.T) {
 		served(ask(7), 20)
 	}
 	if d := ask(7); d.Reason != Learned || d.CachedTokens < 12*16 {
-		t.Errorf("the system prompt: %s, %d tokens", d.Reason, d.CachedTokens)
+		t.Errorf("the system prompt: %s, %d tokens, want d.Reason == Learned, d.CachedTokens >= 12*16", d.Reason, d.CachedTokens)
 	}
 	one, two := ask(7, 3), ask(7, 3)
 	if two.Targets[0].Addr != one.Targets[0].Addr || two.Reason != Predicted || two.CachedTokens < 400 {
-		t.Errorf("a sibling: %s to %s, %d tokens cached; the first went to %s", two.Reason, two.Targets[0].Addr, two.CachedTokens,
+		t.Errorf("a sibling: %s to %s, %d tokens cached; the first went to %s, want two.Targets[0].Addr == one.Targets[0].Addr, "+
+			"two.Reason == Predicted, two.CachedTokens >= 400",
+			two.Reason, two.Targets[0].Addr, two.CachedTokens,
 			one.Targets[0].Addr)
 	}
 }
@@ -287,10 +290,12 @@ func TestUnreadInTime(t *testing.T) {
 	for i := range 2 {
 		d := w.Decide(over, &Request{ID: fmt.Sprint(i), Path: "/v1/chat/completions", Body: [][]byte{[]byte(chat)}})
 		if d.Why != "no time left to read all of the prompt" || len(d.Targets) == 0 {
-			t.Fatalf("%s (%s), targets %v", d.Reason, d.Why, d.Targets)
+			t.Fatalf(`%s (%s), targets %v, want d.Why == "no time left to read all of the prompt", len(d.Targets) != 0`,
+				d.Reason, d.Why, d.Targets)
 		}
 		if i == 1 && (d.Reason != Learned || d.CachedTokens != len(locals)*16) {
-			t.Errorf("second sighting: %s, %d tokens (%s)", d.Reason, d.CachedTokens, d.Why)
+			t.Errorf("second sighting: %s, %d tokens (%s), want i != 1 or (d.Reason == Learned, d.CachedTokens == len(locals)*16)",
+				d.Reason, d.CachedTokens, d.Why)
 		}
 		for _, slot := range w.slots {
 			if i == 0 && slot.Worker.Addr == d.Targets[0].Addr {
@@ -335,7 +340,7 @@ func TestUnreadAndEvicted(t *testing.T) {
 	}
 	next := `{"model":"m","messages":[` + turn + `,{"role":"assistant","content":"No."},{"role":"user","content":"Why?"}]}`
 	if d := w.decide(next); d.CachedTokens > 0 {
-		t.Errorf("%s, %d tokens (%s)", d.Reason, d.CachedTokens, d.Why)
+		t.Errorf("%s, %d tokens (%s), want d.CachedTokens <= 0", d.Reason, d.CachedTokens, d.Why)
 	}
 }
 
@@ -393,7 +398,7 @@ func TestUnreadOddWorker(t *testing.T) {
 			w.Learner().Settle(w.now)
 		}
 		if others == 0 {
-			t.Errorf("%s: no request for the others", when)
+			t.Errorf("%s: no request for the others, want others != 0", when)
 		}
 	}
 	for i := range 12 {
@@ -420,7 +425,7 @@ func TestRecalledIsOfOneRequest(t *testing.T) {
 	o.release()
 	o.add(r, class, block.Form{Size: 16}, nil, 0)
 	if r := &o.lookups[0].recalled; len(r.Blocks) > 0 || r.Learned+r.Tokens+r.tokens > 0 || r.Estimate || r.used || r.class != 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("%+v, want len(r.Blocks) == 0, r.Learned+r.Tokens+r.tokens <= 0, !r.Estimate, !r.used, r.class == 0", r)
 	}
 }
 
@@ -432,7 +437,7 @@ func TestRecalledAgreesWithRules(t *testing.T) {
 		want     bool
 	}{{nil, true}, {[]uint64{1, 2}, true}, {[]uint64{1, 2, 3, 4}, true}, {[]uint64{1, 9}, false}, {[]uint64{9}, false}} {
 		if got := r.agrees(c.computed); got != c.want {
-			t.Errorf("%v beside computed %v: %v", r.Blocks, c.computed, got)
+			t.Errorf("%v beside computed %v: %v, want got == %v", r.Blocks, c.computed, got, c.want)
 		}
 	}
 }

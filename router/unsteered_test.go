@@ -62,7 +62,8 @@ func TestUnsteered(t *testing.T) {
 			d := w.decide(body)
 			if d.Arm != report.Unsteered || len(d.Targets) != 0 || d.UnsteeredChoice.Worker != "w0" || d.Reason != Exact ||
 				d.CachedTokens == 0 || d.Refuse != nil {
-				t.Fatalf("%+v", d)
+				t.Fatalf(`%+v, want d.Arm == report.Unsteered, len(d.Targets) == 0, d.UnsteeredChoice.Worker == "w0", d.Reason `+
+					`== Exact, d.CachedTokens != 0, d.Refuse == nil`, d)
 			}
 			if got := w.busy(); got != "w0: 0, 0 tokens; w1: 0, 0 tokens; false" {
 				t.Errorf("at the decision: got %s, want %q", got, "w0: 0, 0 tokens; w1: 0, 0 tokens; false")
@@ -237,12 +238,14 @@ func TestSplit(t *testing.T) {
 			if arm == report.Steered {
 				steered++
 				if large.Decide(t.Context(), turn(i, 0, session)).Arm != arm {
-					t.Fatalf("conversation %d is steered at 10 %% and not at 50 %%", i)
+					t.Fatalf("conversation %d is steered at 10 %% and not at 50 %%, want large.Decide(t.Context(), turn(i, 0, "+
+						"session)).Arm == %v", i, arm)
 				}
 			}
 			if i < 300 && (small.Decide(t.Context(), turn(i, 1+i%3, session)).Arm != arm ||
 				other.Decide(t.Context(), turn(i, 2, session)).Arm != arm) {
-				t.Fatalf("conversation %d changes sides", i)
+				t.Fatalf("conversation %d changes sides, want i >= 300 or (small.Decide(t.Context(), turn(i, 1+i%%3, "+
+					"session)).Arm == %v, other.Decide(t.Context(), turn(i, 2, session)).Arm == %v)", i, arm, arm)
 			}
 		}
 		if off := float64(steered)/conversations - 0.1; math.Abs(off) > 0.012 { // four standard deviations
@@ -259,7 +262,8 @@ func TestStoredAnswersAreOfNoArm(t *testing.T) {
 		w.answers.Add("resp_1", "10.0.0.2:8000")
 		d := w.Decide(t.Context(), &Request{ID: "a", Stored: "resp_1", Pool: "m"})
 		if d.Arm != want || want == "" && (len(d.Targets) == 0 || d.Targets[0].Worker != "w1") || want != "" && len(d.Targets) != 0 {
-			t.Errorf("%v: %+v", share, d)
+			t.Errorf(`%v: %+v, want d.Arm == %v, want != "" or (len(d.Targets) != 0, d.Targets[0].Worker == "w1"), want == "" or `+
+				`len(d.Targets) == 0`, share, d, want)
 		}
 	}
 }

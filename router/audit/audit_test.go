@@ -315,12 +315,12 @@ func TestMoveAndFailure(t *testing.T) {
 	b.expect("gone", prompt)
 	b.a.Leave(first)
 	if len(b.a.byID) != 0 || len(b.a.slots) != 0 {
-		t.Error("a worker that left is still watched")
+		t.Error("a worker that left is still watched, want len(b.a.byID) == 0, len(b.a.slots) == 0")
 	}
 	b.expect("f", prompt)
 	b.a.End("f", false)
 	if b.a.byID["f"] != nil || len(b.a.slots[first].open) != 0 || b.a.tokens != 0 {
-		t.Error("a failed request is still watched")
+		t.Error(`a failed request is still watched, want b.a.byID["f"] == nil, len(b.a.slots[first].open) == 0, b.a.tokens == 0`)
 	}
 }
 
@@ -348,7 +348,8 @@ func TestAuditIsBounded(t *testing.T) {
 	b.a.tokens += openTokens - 100
 	b.expect("no room for ids", ids(128, 1000))
 	if b.a.byID["whole"].ids == nil || b.a.byID["no room for ids"].ids != nil {
-		t.Error("ids are kept beyond the bound, or not below")
+		t.Error(`ids are kept beyond the bound, or not below, want b.a.byID["whole"].ids != nil, b.a.byID["no room for ids"].ids ` +
+			`== nil`)
 	}
 	b.a.tokens -= openTokens - 100
 	b.a.tokens += openTokens - 500
@@ -555,7 +556,7 @@ func TestSideBySide(t *testing.T) {
 				b.a.Stored(slot, &e)
 				x.slot.compareMu.Lock()
 				if !x.held && i%5 != 0 {
-					t.Errorf("%s did not meet its event", id)
+					t.Errorf("%s did not meet its event, want x.held or i%%5 == 0", id)
 				}
 				x.slot.compareMu.Unlock()
 				b.a.End(id, i%7 != 0)
@@ -566,7 +567,8 @@ func TestSideBySide(t *testing.T) {
 	all.Wait()
 	b.a.judge(time.Unix(1010, 0))
 	if len(b.a.byID) != 0 || b.a.tokens != 0 || b.a.blocks != 0 || len(b.a.ended) != 0 {
-		t.Errorf("%d requests, %d tokens, %d blocks are kept of none", len(b.a.byID), b.a.tokens, b.a.blocks)
+		t.Errorf("%d requests, %d tokens, %d blocks are kept of none, want len(b.a.byID) == 0, b.a.tokens == 0, b.a.blocks == 0, "+
+			"len(b.a.ended) == 0", len(b.a.byID), b.a.tokens, b.a.blocks)
 	}
 }
 

@@ -92,7 +92,9 @@ func TestParentIsShown(t *testing.T) {
 
 	// A block that occurs twice in a prompt does not tell which one it is.
 	b := newBench(t)
-	b.a.o.Parent = func(indexer.SlotID, uint64, []uint64) { t.Error("a place is shown that may be another") }
+	b.a.o.Parent = func(indexer.SlotID, uint64, []uint64) {
+		t.Error("got a parent shown at a place that may be another, want none")
+	}
 	b.expect("r", repeats)
 	b.behind(old, "", locals(repeats, nil)[4:])
 	b.a.End("r", true)
@@ -115,7 +117,7 @@ func TestOtherSizeBefore(t *testing.T) {
 		Locals: []uint64{13, 14}, EngineHashes: []uint64{3, 4}}
 	b.a.Stored(b.slot, &e)
 	if got := b.verdict("r"); got.Differs() {
-		t.Errorf("verdict %s: %+v", got, b.a.Findings())
+		t.Errorf("verdict %s: %+v, want !got.Differs()", got, b.a.Findings())
 	}
 }
 

@@ -268,12 +268,12 @@ func TestUnproven(t *testing.T) {
 	unproven := func(p *engine.Prompt) bool { return b.class.Standing().Unproven(p, false, false) }
 	for range proof {
 		if !unproven(text) {
-			t.Fatal("of a rule that no request has proved")
+			t.Fatal("of a rule that no request has proved, want unproven(text)")
 		}
 		b.request(one{worker: "a"})
 	}
 	if unproven(text) || unproven(image) {
-		t.Error("of rules that are proven")
+		t.Error("of rules that are proven, want !unproven(text), !unproven(image)")
 	}
 	b = newJudges(t)
 	for i := range mostBeside {
@@ -314,7 +314,7 @@ func TestHeldBeginning(t *testing.T) {
 				t.Errorf("aside: %s; want %s", got, want)
 			}
 			if list := b.a.Aside(); differs && list[0].First.Position != 32 {
-				t.Errorf("%+v", list)
+				t.Errorf("%+v, want !differs or list[0].First.Position == 32", list)
 			}
 		})
 	}

@@ -216,7 +216,8 @@ func TestLate(t *testing.T) {
 		}
 		if list := b.a.Late(); i >= fewPlaced && (len(list) != 1 || list[0].Worker != "a" || list[0].By != 3*time.Second ||
 			list[0].Since.IsZero()) {
-			t.Fatalf("%d: %+v", i, list)
+			t.Fatalf(`%d: %+v, want i < %v or (len(list) == 1, list[0].Worker == "a", list[0].By == 3*time.Second, `+
+				`!list[0].Since.IsZero())`, i, list, fewPlaced)
 		}
 	}
 	if got := b.found(); got != "" {

@@ -123,7 +123,8 @@ func TestLowerTiers(t *testing.T) {
 			t.Errorf("%v tokens a second: fetching costs %v of %v, want %v; not held %v", rate, got.Fetch, got.Sum(), fetch, want.Sum())
 		}
 		if fetch > 0 && (got.Prefill != 1000 || math.Abs(f.FirstToken(&held)-(3000+1000+fetch)/10000) > 1e-9) {
-			t.Errorf("%v tokens a second: %+v, first token after %v", rate, got, f.FirstToken(&held))
+			t.Errorf("%v tokens a second: %+v, first token after %v, want fetch <= 0 or (got.Prefill == 1000, "+
+				"math.Abs(f.FirstToken(&held)-(3000+1000+fetch)/10000) <= 1e-9)", rate, got, f.FirstToken(&held))
 		}
 	}
 	held.FetchRate, held.Offloaded = 0, 50
@@ -143,7 +144,7 @@ func TestTermsSumUp(t *testing.T) {
 	}
 	Rank(c, 2, 0)
 	if math.Abs(c[1].Cost-got.Sum()) > 0.1 {
-		t.Errorf("ranked by %v, shown %v", c[1].Cost, got.Sum())
+		t.Errorf("ranked by %v, shown %v, want math.Abs(c[1].Cost-got.Sum()) <= 0.1", c[1].Cost, got.Sum())
 	}
 }
 

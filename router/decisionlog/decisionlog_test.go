@@ -73,13 +73,16 @@ func TestPseudonyms(t *testing.T) {
 	_, elsewhere := lines(t, key, moved)
 	first := a[0].HashIDs[0]
 	if a[1].HashIDs[0] != first || b[0].HashIDs[0] != first || a[1].HashIDs[1] == a[0].HashIDs[1] || a[0].HashIDs[2] == a[1].HashIDs[2] {
-		t.Errorf("%v %v %v", a[0].HashIDs, a[1].HashIDs, b[0].HashIDs)
+		t.Errorf("%v %v %v, want a[1].HashIDs[0] == %v, b[0].HashIDs[0] == %v, a[1].HashIDs[1] != a[0].HashIDs[1], "+
+			"a[0].HashIDs[2] != a[1].HashIDs[2]", a[0].HashIDs, a[1].HashIDs, b[0].HashIDs, first, first)
 	}
 	if other[0].HashIDs[0] == first || other[0].Session == a[0].Session || other[0].Images[0].ID == a[0].Images[0].ID {
-		t.Error("another key gives the same pseudonyms")
+		t.Errorf("another key gives the same pseudonyms, want other[0].HashIDs[0] != %v, other[0].Session != a[0].Session, "+
+			"other[0].Images[0].ID != a[0].Images[0].ID", first)
 	}
 	if elsewhere[0].HashIDs[1] == first || a[0].Session != b[0].Session || a[0].Images[0] != b[0].Images[0] || a[0].Images[0].ID == 77 {
-		t.Errorf("%+v %+v", a[0], elsewhere[0])
+		t.Errorf("%+v %+v, want elsewhere[0].HashIDs[1] != %v, a[0].Session == b[0].Session, a[0].Images[0] == b[0].Images[0], "+
+			"a[0].Images[0].ID != 77", a[0], elsewhere[0], first)
 	}
 	for _, id := range append(a[0].HashIDs, a[0].Images[0].ID) {
 		if id>>53 != 0 {
@@ -102,7 +105,7 @@ func TestForm(t *testing.T) {
 	}
 	for _, name := range []string{"v", "timestamp", "input_length", "output_length", "hash_ids", "images", "session", "ranked", "outcome"} {
 		if _, ok := got[name]; !ok && name != "ranked" {
-			t.Errorf("no %s: %s", name, text)
+			t.Errorf(`no %s: %s, want ok or name == "ranked"`, name, text)
 		}
 	}
 	if string(got["v"]) != "1" || !bytes.Contains(got["images"], []byte(`"offset":3,"tokens":100`)) {
@@ -159,7 +162,8 @@ func TestRotation(t *testing.T) {
 		info, err := e.Info()
 		// an old one may have gone meanwhile
 		if err == nil && (info.Size() > 1<<20 || e.Name() == "decisions.jsonl" && info.Mode().Perm() != 0o600) {
-			t.Errorf("%s: %d bytes, %v", e.Name(), info.Size(), info.Mode())
+			t.Errorf(`%s: %d bytes, %v, want an error or (info.Size() <= 1<<20, e.Name() != "decisions.jsonl" or `+
+				`info.Mode().Perm() == 0o600)`, e.Name(), info.Size(), info.Mode())
 		}
 	}
 	if len(all) < 2 {
@@ -224,6 +228,6 @@ func TestQueueIsBounded(t *testing.T) {
 	var none *Log
 	none.Add(&Line{})
 	if none.Close() != nil {
-		t.Error("none cannot be closed")
+		t.Error("none cannot be closed, want none.Close() == nil")
 	}
 }

@@ -50,9 +50,12 @@ func TestDoneFreesThePlace(t *testing.T) {
 	f.Confirm("r", b.Addr, 1)
 	at("tried again elsewhere", 0, 128, 128)
 	f.Done("r")
-	f.EachOpen(func(*Booking, int) bool { t.Error("other replicas are told of a place that is free"); return true })
+	f.EachOpen(func(*Booking, int) bool {
+		t.Error("got an open booking told to other replicas, want none")
+		return true
+	})
 	if _, ok := f.End("r", 1); !ok {
-		t.Error("its end is not known")
+		t.Error("its end is not known, want ok")
 	}
 	at("read", 0, 0, 0)
 }
@@ -115,7 +118,7 @@ func TestFreeAnswered(t *testing.T) {
 	want("its end is about to come", 2, 1)
 	for _, id := range []string{"many", "one", "pair", "rank 0", "rank 0 too", "young"} {
 		if _, ok := f.End(id, 1); !ok {
-			t.Errorf("the end of %q is not known", id)
+			t.Errorf("the end of %q is not known, want ok", id)
 		}
 	}
 	want("read", 0, 0)
@@ -156,7 +159,8 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 			}
 			for _, s := range slots {
 				if l := s.Load(c.t); l.Inflight < 0 || l.Backlog < 0 || l.Recent < 0 || l.Context < 0 || l.Inflight == 0 && l.Backlog != 0 {
-					t.Fatalf("seed %d, step %d: %+v", seed, i, l)
+					t.Fatalf("seed %d, step %d: %+v, want l.Inflight >= 0, l.Backlog >= 0, l.Recent >= 0, l.Context >= 0, "+
+						"l.Inflight != 0 or l.Backlog == 0", seed, i, l)
 				}
 			}
 		}
@@ -282,7 +286,8 @@ func TestBookingsAreCopies(t *testing.T) {
 				addr := []string{a.Addr, b.Addr}[(i+j)%2]
 				now, moved, ok := f.Confirm("x", addr, 1)
 				if !ok || now.Slot.Worker.Addr != addr || moved != nil && moved.Slot.Worker == now.Slot.Worker {
-					t.Errorf("%+v %+v %v", now, moved, ok)
+					t.Errorf("%+v %+v %v, want ok, now.Slot.Worker.Addr == %v, moved == nil or moved.Slot.Worker != "+
+						"now.Slot.Worker", now, moved, ok, addr)
 				}
 			}
 		})
@@ -317,7 +322,8 @@ func TestAnotherAtTheAddress(t *testing.T) {
 		}
 	}
 	if f.FailedAt("d", next.Addr) != next || f.FailedAt("unknown", next.Addr) != next || f.FailedAt("d", "10.0.0.9:80") != nil {
-		t.Error("a failure of the next one's is somebody else's")
+		t.Errorf(`a failure of the next one's is somebody else's, want f.FailedAt("d", next.Addr) == %v, f.FailedAt("unknown", `+
+			`next.Addr) == %v, f.FailedAt("d", "10.0.0.9:80") == nil`, next, next)
 	}
 	for i, id := range []string{"a", "b", "c"} {
 		b, ok := f.End(id, 1)
@@ -350,10 +356,10 @@ func TestBookingsCountAndDrain(t *testing.T) {
 		t.Errorf("backlog %v after a second, want %v", l.Backlog, 20000-defaultRate)
 	}
 	if _, ok := f.End("1", 0); !ok {
-		t.Error("end of 1")
+		t.Error("end of 1, want ok")
 	}
 	if _, ok := f.End("1", 0); ok {
-		t.Error("1 ended twice")
+		t.Error("1 ended twice, want !ok")
 	}
 	if l := s.Load(c.t); l.Inflight != 1 {
 		t.Errorf("got %+v, want Inflight 1", l)
@@ -371,14 +377,14 @@ func TestConfirmMoves(t *testing.T) {
 		t.Fatalf("%+v %+v %v: want the less loaded rank of b", now, moved, ok)
 	}
 	if a.Slots[0].Load(c.t).Inflight != 0 || b.Slots[1].Load(c.t).Inflight != 1 {
-		t.Error("load did not move")
+		t.Error("load did not move, want a.Slots[0].Load(c.t).Inflight == 0, b.Slots[1].Load(c.t).Inflight == 1")
 	}
 	if _, moved, ok := f.Confirm("x", "10.0.0.2:8000", 1); !ok || moved != nil {
 		t.Errorf("a second report moved it again: got %v, %+v, want true, nil", ok, moved)
 	}
 	for _, bad := range [][2]string{{"x", "10.9.9.9:1"}, {"unknown", "10.0.0.2:8000"}} {
 		if _, _, ok := f.Confirm(bad[0], bad[1], 1); ok {
-			t.Errorf("%v accepted", bad)
+			t.Errorf("%v accepted, want !ok", bad)
 		}
 	}
 }

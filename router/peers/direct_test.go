@@ -92,7 +92,7 @@ func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("never: ", what)
+			t.Fatalf("got nothing in 20 s, want %s", what)
 		}
 	}
 }
@@ -144,7 +144,7 @@ func TestDirectIsBounded(t *testing.T) {
 	d.streams = []*outgoingStream{{name: "x", queue: make(chan []byte, directQueue)}}
 	for i := range directQueue + 1 {
 		if err := d.Send("", []byte("m")); (err != nil) != (i == directQueue) {
-			t.Fatalf("message %d: %v", i, err)
+			t.Fatalf("message %d: %v, want (err != nil) == (i == directQueue)", i, err)
 		}
 	}
 	e := newDirectEnd(t)

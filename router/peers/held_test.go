@@ -197,7 +197,7 @@ func TestHostilePieces(t *testing.T) {
 	}
 	g.addPiece("a", &piece{1, 3, 4, []byte{1}})
 	if string(one.received) != "012" || <-one.arrived {
-		t.Errorf("%q", one.received)
+		t.Errorf(`%q, want string(one.received) == "012", !<-one.arrived`, one.received)
 	}
 }
 

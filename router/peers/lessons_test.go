@@ -89,7 +89,7 @@ func TestLessonsTravel(t *testing.T) {
 	if err != nil || n == 0 || !bytes.Equal(knows(late), knows(a)) {
 		t.Errorf("a late replica got %d bytes, %v", n, err)
 	}
-	again := func() ([]byte, error) { t.Error("it asks again"); return nil, nil }
+	again := func() ([]byte, error) { t.Error("got a second request, want none"); return nil, nil }
 	if n, err := late.router.Replicas().TakeLearned(again); n != 0 || err != nil {
 		t.Errorf("got %d %v, want 0, no error", n, err)
 	}
@@ -101,7 +101,7 @@ func TestLessonsTravel(t *testing.T) {
 		t.Errorf("%d bytes of a snapshot that is none were taken: %v, want 0, an error", n, err)
 	}
 	if len(knows(other)) != empty {
-		t.Error("something of them is remembered")
+		t.Errorf("something of them is remembered, want len(knows(other)) == %v", empty)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestLessonsAreBounded(t *testing.T) {
 	message := appendLesson(messageHead(a.own), key, large)
 	for began := time.Now(); b.lessons(lessonsRefused) == 0; b.Receive(message) {
 		if time.Since(began) > 30*time.Second {
-			t.Fatalf("%d lessons of %d bytes were taken", b.lessons(lessonsTaken), size)
+			t.Fatalf("%d lessons of %d bytes were taken, want time.Since(began) <= 30*time.Second", b.lessons(lessonsTaken), size)
 		}
 	}
 	if n := b.lessons(lessonsTaken); n*size > 3*lessonsPerPeer {

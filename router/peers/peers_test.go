@@ -213,7 +213,8 @@ func TestTwoAgree(t *testing.T) {
 		}
 		d := b.decide(uint32(i), 800)
 		if d.Targets[0].Worker != first.Targets[0].Worker || d.CachedTokens == 0 {
-			t.Fatalf("prompt %d: one chose %v, the other %v with %d cached", i, first.Targets[0], d.Targets[0], d.CachedTokens)
+			t.Fatalf("prompt %d: one chose %v, the other %v with %d cached, want d.Targets[0].Worker == first.Targets[0].Worker, "+
+				"d.CachedTokens != 0", i, first.Targets[0], d.Targets[0], d.CachedTokens)
 		}
 		b.router.Observe(router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
 	}
@@ -338,11 +339,12 @@ func TestForward(t *testing.T) {
 	eventually(t, "they know each other", known(1, a, b))
 	d := a.decide(1, 800)
 	if b.Forward("NOBODY22", router.Outcome{ID: d.ID, Phase: router.Ended}) {
-		t.Error("forwarded to nobody")
+		t.Error(`forwarded to nobody, want !b.Forward("NOBODY22", router.Outcome{ID: d.ID, Phase: router.Ended})`)
 	}
 	if InstanceOf(d.ID) != a.own || !b.Forward(a.own, router.Outcome{ID: d.ID, Phase: router.Started, Addr: "10.0.0.1:8000",
 		Source: 7, CachedTokens: -1}) {
-		t.Fatal("not forwarded to the decider")
+		t.Fatalf(`not forwarded to the decider, want InstanceOf(d.ID) == %v, b.Forward(a.own, router.Outcome{ID: d.ID, Phase: `+
+			`router.Started, Addr: "10.0.0.1:8000", Source: 7, CachedTokens: -1})`, a.own)
 	}
 	eventually(t, "it moves to the worker that got it", func() bool { return a.fleet.Find("w1", -1).Load(time.Now()).Inflight == 1 })
 	eventually(t, "there too", func() bool { return b.fleet.Find("w1", -1).Load(time.Now()).Inflight == 1 })
@@ -490,12 +492,12 @@ func TestOneSecret(t *testing.T) {
 	c := h.join(t)
 	eventually(t, "a late replica's secret", func() bool { return id(c) == all && replaced.Load() == 2 })
 	if id(a) != all || id(b) != all {
-		t.Error("a replica that had just started replaced the others' secret")
+		t.Errorf("a replica that had just started replaced the others' secret, want id(a) == %v, id(b) == %v", all, all)
 	}
 	other := block.NewSecret().Bytes()
 	a.Receive(append(append(messageHead(b.own), kindSecret), other[:]...))
 	if id(a) != all {
-		t.Error("a secret was taken that was not asked for")
+		t.Errorf("a secret was taken that was not asked for, want id(a) == %v", all)
 	}
 	fixed = true
 	h.prepare = late
@@ -503,6 +505,6 @@ func TestOneSecret(t *testing.T) {
 	want := id(d)
 	eventually(t, "the configured secret", func() bool { return id(a) == want && id(b) == want && id(c) == want })
 	if id(d) != want || want == all {
-		t.Error("a configured secret was replaced")
+		t.Errorf("a configured secret was replaced, want id(d) == %v, want != %v", want, all)
 	}
 }

@@ -100,7 +100,7 @@ func TestPredictionsBounded(t *testing.T) {
 		t.Errorf("%d entries, counted %d, want up to %d", kept, p.size.Load(), most)
 	}
 	if p.Dropped() == 0 {
-		t.Error("nothing counted as dropped")
+		t.Error("nothing counted as dropped, want p.Dropped() != 0")
 	}
 	for i := 170; i < 200; i++ {
 		if n := p.Leading(0, chains[i], 1, now); n != 1000 {
@@ -178,7 +178,7 @@ func TestPredictionsRenewed(t *testing.T) {
 		if i%7 == 0 {
 			p.Withdraw(made, c)
 		} else if n := p.Leading(3, c, 0, now.Add(9*time.Second)); n != 500 {
-			t.Fatalf("%d blocks nine seconds after use %d", n, i)
+			t.Fatalf("%d blocks nine seconds after use %d, want n == 500", n, i)
 		}
 		if n := kept(); n != 500 {
 			t.Fatalf("%d keys kept for 500 blocks, want 500", n)
@@ -193,7 +193,8 @@ func TestPredictionsRenewed(t *testing.T) {
 	p.Add(3, long, 0, p.ttl, now)
 	if p.shardOf(long).promises() != PromptBlocks+1 && p.shardOf(long).promises() != PromptBlocks ||
 		p.Leading(3, long, 0, now) != PromptBlocks {
-		t.Errorf("%d entries of a prompt longer than one may be", p.shardOf(long).promises())
+		t.Errorf("%d entries of a prompt longer than one may be, want p.shardOf(long).promises() == PromptBlocks+1 or "+
+			"p.shardOf(long).promises() == PromptBlocks, p.Leading(3, long, 0, now) == PromptBlocks", p.shardOf(long).promises())
 	}
 }
 
