@@ -356,7 +356,7 @@ func (m *Renderer) messagesRules() {
 // wantsSystemFirst reports whether a template fails on a second system message; if so, all are merged in front. The error is that of a
 // template that does not run here.
 func (t *chatTemplate) wantsSystemFirst() (bool, error) {
-	if t == nil || t.Mentions("endgeneration") { // a tag that vLLM's trial rendering does not know
+	if t == nil || t.Mentions("endgeneration") { // a tag that vLLM's test rendering does not know
 		return true, nil
 	}
 	var list []template.Value

@@ -28,7 +28,7 @@ import (
 type forecasting struct {
 	*state
 	mu     sync.RWMutex
-	models map[string]*forecast.Model
+	models map[string]*forecast.Forecaster
 	held   map[*fleet.Slot]float64 // blocks: how large its cache is, as far as events have shown
 	sized  time.Time
 
@@ -53,7 +53,7 @@ func (f *forecasting) serve(models []Model) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.models
-	f.models = make(map[string]*forecast.Model, len(models))
+	f.models = make(map[string]*forecast.Forecaster, len(models))
 	for i := range models {
 		name := models[i].Name
 		f.models[name] = old[name]
@@ -63,7 +63,7 @@ func (f *forecasting) serve(models []Model) {
 	}
 }
 
-func (f *forecasting) of(model string) *forecast.Model {
+func (f *forecasting) of(model string) *forecast.Forecaster {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.models[model]
@@ -94,14 +94,14 @@ func (f *forecasting) decided(b *bookingRecord, now time.Time) {
 
 // taken and left tell of another replica's request with the blocks of chain; how many tokens its worker found and generated is not shared.
 func (f *forecasting) taken(b *ledger.Booking, chain []uint64, now time.Time) {
-	f.told(b, chain, func(m *forecast.Model, r forecast.Request) bool { return m.Decided(r, now) })
+	f.told(b, chain, func(m *forecast.Forecaster, r forecast.Request) bool { return m.Decided(r, now) })
 }
 
 func (f *forecasting) left(b *ledger.Booking, chain []uint64, now time.Time) {
-	f.told(b, chain, func(m *forecast.Model, r forecast.Request) bool { return m.Ended(r, -1, 0, now) })
+	f.told(b, chain, func(m *forecast.Forecaster, r forecast.Request) bool { return m.Ended(r, -1, 0, now) })
 }
 
-func (f *forecasting) told(b *ledger.Booking, chain []uint64, tell func(*forecast.Model, forecast.Request) bool) {
+func (f *forecasting) told(b *ledger.Booking, chain []uint64, tell func(*forecast.Forecaster, forecast.Request) bool) {
 	m := f.of(b.Slot.Worker.Model)
 	if m == nil || len(chain) == 0 {
 		return
@@ -180,7 +180,7 @@ func (f *forecasting) settle() {
 
 // size says how large the slots' caches are: as many blocks as events have shown that they hold, in all tiers. While less is held, as
 // after a restart, that fades within hours.
-func (f *forecasting) size(models map[string]*forecast.Model, now time.Time) {
+func (f *forecasting) size(models map[string]*forecast.Forecaster, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.sized.IsZero() && now.Sub(f.sized) < sizeEvery {
@@ -244,7 +244,7 @@ func (r *Router) Removals() map[*fleet.Worker]forecast.Removal {
 }
 
 // judge says what would be lost with each worker.
-func (f *forecasting) judge(models map[string]*forecast.Model, now time.Time) {
+func (f *forecasting) judge(models map[string]*forecast.Forecaster, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.removals != nil && now.Sub(f.judged) < judgeEvery {

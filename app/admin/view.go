@@ -129,9 +129,9 @@ func (r *row) Find() string {
 // problem is a finding with its workers, grouped by what they show.
 type problem struct {
 	findings.Finding
-	Head   string
-	Groups []group
-	More   int // workers that are in none of them
+	Head  string
+	Alike []alike
+	More  int // workers that are in none of them
 }
 
 // Sign stands before the severity, for those who see no colours.
@@ -139,14 +139,14 @@ func (p problem) Sign() string {
 	return map[string]string{"error": "×", "warning": "‼", "note": "·"}[p.Severity]
 }
 
-// group are the first workers of those that show the same.
-type group struct {
+// alike are the first workers of those that show the same.
+type alike struct {
 	Workers []string
 	More    int
 	Detail  string
 }
 
-// fewNames is the most workers of a group, and the most groups of a problem.
+// fewNames is the most workers of those alike, and the most such lists of a problem.
 const fewNames = 8
 
 // Banners are the problems as the page shows them.
@@ -158,13 +158,13 @@ func (v *view) Banners() (list []problem) {
 			if i < len(f.Details) {
 				detail = f.Details[i]
 			}
-			at := slices.IndexFunc(p.Groups, func(g group) bool { return g.Detail == detail })
-			if at < 0 && len(p.Groups) < fewNames {
-				at, p.Groups = len(p.Groups), append(p.Groups, group{Detail: detail})
+			at := slices.IndexFunc(p.Alike, func(g alike) bool { return g.Detail == detail })
+			if at < 0 && len(p.Alike) < fewNames {
+				at, p.Alike = len(p.Alike), append(p.Alike, alike{Detail: detail})
 			}
 			if at < 0 {
 				p.More++
-			} else if g := &p.Groups[at]; len(g.Workers) < fewNames {
+			} else if g := &p.Alike[at]; len(g.Workers) < fewNames {
 				g.Workers = append(g.Workers, worker)
 			} else {
 				g.More++

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// advice maps a finding's name to the doctor's codes of it, its severity, what is expected and how to fix it; rules.go, routes.go and
+// advice maps a finding's name to the doctor's codes of it, its severity, what is expected and how to fix it; site.go, routes.go and
 // clusters.go contain the conditions. BODY_LIMIT and TIMEOUT stand for Sightline's settings. docs/envoy.md has a line for each.
 var advice = map[string]struct{ code, severity, want, fix string }{
 	// What Sightline sees.

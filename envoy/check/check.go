@@ -116,14 +116,14 @@ type report struct {
 	wishes   []wish
 }
 
-// checker applies the rules in one pass over a configuration.
+// checker makes the checks in one pass over a configuration.
 type checker struct {
 	known
 	report
 }
 
-// clusterRules are the rules for clusters: those of workers, and Sightline's.
-type clusterRules struct{ *checker }
+// clusterChecks are the checks of clusters: those of workers, and Sightline's.
+type clusterChecks struct{ *checker }
 
 // wish is a Piece whose YAML is still to be extracted from the generator's output.
 type wish struct {

@@ -47,7 +47,7 @@ func (c *checker) hosts(s *site, routes *routev3.RouteConfiguration) (dials []st
 				if len(w.asked) == 0 || !c.workers(name) {
 					continue
 				}
-				clusterRules{c}.worker(name, slices.ContainsFunc(w.asked, func(p string) bool { return !picked[p] }))
+				clusterChecks{c}.worker(name, slices.ContainsFunc(w.asked, func(p string) bool { return !picked[p] }))
 			}
 		}
 	}

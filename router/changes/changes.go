@@ -68,22 +68,22 @@ const (
 
 // Room for entries in a Memory: 32 MiB in all.
 const (
-	Chunks = 280_000 // of 48 tokens on average
-	groups = 210_000 // of 32 tokens
-	nodes  = 80_000
-	begins = 40_000 // of 256 tokens
-	images = 12_000
+	Chunks    = 280_000 // of 48 tokens on average
+	stretches = 210_000 // of 32 tokens
+	nodes     = 80_000
+	begins    = 40_000 // of 256 tokens
+	images    = 12_000
 )
 
 // Memory remembers prompts. Safe for concurrent use.
 type Memory struct {
-	mu     sync.Mutex
-	key    uint64 // its ID: with another one nothing is found any more
-	chunks *fair.Memory[seen, *seen]
-	groups *fair.Memory[group, *group]
-	nodes  *fair.Memory[node, *node]
-	begins *fair.Memory[seen, *seen] // beginnings of prompts, whatever their salt
-	images *fair.Memory[image, *image]
+	mu        sync.Mutex
+	key       uint64 // its ID: with another one nothing is found any more
+	chunks    *fair.Memory[seen, *seen]
+	stretches *fair.Memory[stretch, *stretch]
+	nodes     *fair.Memory[node, *node]
+	begins    *fair.Memory[seen, *seen] // beginnings of prompts, whatever their salt
+	images    *fair.Memory[image, *image]
 }
 
 // seen is a chunk's content.
@@ -94,7 +94,7 @@ type seen struct {
 
 // NewMemory returns an empty memory.
 func NewMemory() *Memory {
-	return &Memory{chunks: fair.NewMemory[seen](Chunks), groups: fair.NewMemory[group](groups), nodes: fair.NewMemory[node](nodes),
+	return &Memory{chunks: fair.NewMemory[seen](Chunks), stretches: fair.NewMemory[stretch](stretches), nodes: fair.NewMemory[node](nodes),
 		begins: fair.NewMemory[seen](begins), images: fair.NewMemory[image](images)}
 }
 
@@ -117,7 +117,7 @@ func (m *Memory) Compare(p *Prompt, from, to int, all bool) (runs []Run, change 
 	defer m.mu.Unlock()
 	if m.key != p.Key.ID {
 		m.chunks.Clear()
-		m.groups.Clear()
+		m.stretches.Clear()
 		m.nodes.Clear()
 		m.begins.Clear()
 		m.images.Clear()

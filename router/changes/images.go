@@ -44,7 +44,7 @@ func (m *Memory) formOf(p *Prompt, i int) string {
 
 // imageAt returns the hash of all that stands before an image.
 func (p *Prompt) imageAt(i int) uint64 {
-	hash, _ := p.group(p.Media[i].Offset)
+	hash, _ := p.stretch(p.Media[i].Offset)
 	return hash ^ 0x9AE16A3B2F90404F
 }
 

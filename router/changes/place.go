@@ -13,9 +13,9 @@ import (
 	"github.com/sightline-router/sightline/router/account"
 )
 
-// group is what followed some tokens in earlier prompts: a number of 8 bits for each of the next 32 tokens, under a hash of those before.
+// stretch is what followed some tokens in earlier prompts: a number of 8 bits for each of the next 32 tokens, under a hash of those before.
 // For a second way to go on, there is one more under the hash's complement.
-type group struct {
+type stretch struct {
 	tokens [groupSize]uint8
 	count  uint8
 	fair.Kept
@@ -26,13 +26,13 @@ const groupSize = 32
 // rememberGroups remembers what follows where, from a token on.
 func (m *Memory) rememberGroups(p *Prompt, from int) {
 	for at := from / groupSize * groupSize; at < len(p.IDs); {
-		hash, end := p.group(at)
+		hash, end := p.stretch(at)
 		one := p.read(at, end)
 		other := false
 		for range 2 {
-			found := m.groups.Find(hash)
+			found := m.stretches.Find(hash)
 			if found == nil {
-				m.groups.Put(p.Client, hash, one)
+				m.stretches.Put(p.Client, hash, one)
 				break
 			}
 			if n := found.common(&one); n == int(min(one.count, found.count)) {
@@ -49,17 +49,17 @@ func (m *Memory) rememberGroups(p *Prompt, from int) {
 		}
 		at = end
 	}
-	m.groups.Fit()
+	m.stretches.Fit()
 }
 
 // firstDifferent returns the first token from one on that no earlier prompt had there; -1: not known.
 func (m *Memory) firstDifferent(p *Prompt, from int) int {
 	for at := from / groupSize * groupSize; at < len(p.IDs); {
-		hash, end := p.group(at)
+		hash, end := p.stretch(at)
 		one := p.read(at, end)
 		most := -1
 		for _, hash := range []uint64{hash, ^hash} {
-			if found := m.groups.Find(hash); found != nil {
+			if found := m.stretches.Find(hash); found != nil {
 				most = max(most, found.common(&one))
 			}
 		}
@@ -74,8 +74,8 @@ func (m *Memory) firstDifferent(p *Prompt, from int) int {
 	return -1
 }
 
-// group returns the hash of all tokens before a group that begins at one, and where it ends.
-func (p *Prompt) group(at int) (hash uint64, end int) {
+// stretch returns the hash of all tokens before a stretch that begins at one, and where it ends.
+func (p *Prompt) stretch(at int) (hash uint64, end int) {
 	blocks, hash := p.blocksBefore(at)
 	mixed := hash ^ p.Space*0xC2B2AE3D27D4EB4F // tenants may have the same blocks
 	if at > blocks*p.Size {
@@ -84,8 +84,8 @@ func (p *Prompt) group(at int) (hash uint64, end int) {
 	return mixed, min(at+groupSize, len(p.IDs))
 }
 
-// read returns a group.
-func (p *Prompt) read(from, to int) (g group) {
+// read returns a stretch.
+func (p *Prompt) read(from, to int) (g stretch) {
 	g.count = uint8(to - from)
 	for i := from; i < to; i++ {
 		h := (p.IDs[i] ^ uint32(p.Key.ID)) * 0x9E3779B1
@@ -103,8 +103,8 @@ func (p *Prompt) read(from, to int) (g group) {
 	return g
 }
 
-// common returns how many first tokens of another group are the same; all of them if it has more.
-func (g *group) common(o *group) (n int) {
+// common returns how many first tokens of another stretch are the same; all of them if it has more.
+func (g *stretch) common(o *stretch) (n int) {
 	for n < int(min(g.count, o.count)) && g.tokens[n] == o.tokens[n] {
 		n++
 	}

@@ -145,7 +145,7 @@ const (
 )
 
 // Forecast returns what the traffic of a window tells that ends now, of whole spans of five minutes.
-func (m *Model) Forecast(window time.Duration, now time.Time) Forecast {
+func (m *Forecaster) Forecast(window time.Duration, now time.Time) Forecast {
 	m.Settle()
 	m.mu.Lock()
 	defer m.mu.Unlock()

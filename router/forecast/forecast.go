@@ -73,13 +73,14 @@ const (
 	maxEnds   = 1 << 14
 	endBytes  = 2 * 42 * maxEnds
 	maxNeeds  = 64 // that one request is told
-	lastBytes = 42 // an entry of Model.last
+	lastBytes = 42 // an entry of Forecaster.last
 	reach     = 5  // a stack keeps what a cache of this many times the size would hold
 	freshPart = 64 // of the cache: blocks used that shortly ago keep their place
 )
 
-// Model forecasts one model's hit rate. It is safe for concurrent use: Decided and Ended only queue what they are told, Settle takes it in.
-type Model struct {
+// Forecaster forecasts one model's hit rate. It is safe for concurrent use: Decided and Ended only queue what they are told, Settle takes
+// it in.
+type Forecaster struct {
 	queue struct {
 		sync.Mutex
 		list []told
@@ -126,8 +127,8 @@ type found struct {
 }
 
 // New returns a forecast that takes at most a number of bytes, of which about 2 MB do not depend on traffic.
-func New(bytes int) *Model {
-	m := &Model{most: max(1024, (bytes-endBytes-spansBytes)/(stackBytes+lastBytes))}
+func New(bytes int) *Forecaster {
+	m := &Forecaster{most: max(1024, (bytes-endBytes-spansBytes)/(stackBytes+lastBytes))}
 	m.slots, m.last = make(map[uint32]*slot), make(map[uint64]uint32)
 	return m
 }
@@ -136,7 +137,7 @@ func New(bytes int) *Model {
 const maxPause = 10 * time.Second
 
 // Resize says which slots there are, and what is known of their caches. Others are forgotten. Call it about once a second.
-func (m *Model) Resize(caches []Cache, at time.Time) {
+func (m *Forecaster) Resize(caches []Cache, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if pause := at.Sub(m.resized).Seconds(); pause > 0 && pause <= maxPause.Seconds() {
@@ -169,15 +170,15 @@ func (m *Model) Resize(caches []Cache, at time.Time) {
 }
 
 // Decided says where a request goes. It returns false if it was dropped because Settle was not called for long.
-func (m *Model) Decided(r Request, at time.Time) bool { return m.add(told{Request: r, at: at}) }
+func (m *Forecaster) Decided(r Request, at time.Time) bool { return m.add(told{Request: r, at: at}) }
 
 // Ended says that a request, of which Decided was called, was answered: with so many prompt tokens from a cache (-1: not known) and so many
 // tokens of output.
-func (m *Model) Ended(r Request, cached, output int, at time.Time) bool {
+func (m *Forecaster) Ended(r Request, cached, output int, at time.Time) bool {
 	return m.add(told{Request: r, at: at, end: true, cached: cached, output: output})
 }
 
-func (m *Model) add(t told) bool {
+func (m *Forecaster) add(t told) bool {
 	q := &m.queue
 	q.Lock()
 	defer q.Unlock()
@@ -189,7 +190,7 @@ func (m *Model) add(t told) bool {
 }
 
 // Settle takes in what was told since it was last called. It costs some 0.1 µs a sampled block.
-func (m *Model) Settle() {
+func (m *Forecaster) Settle() {
 	m.queue.Lock()
 	list := m.queue.list
 	m.queue.list = nil
@@ -216,7 +217,7 @@ func (m *Model) Settle() {
 }
 
 // since returns a time as stacks have it.
-func (m *Model) since(at time.Time) tenths {
+func (m *Forecaster) since(at time.Time) tenths {
 	if m.began.IsZero() {
 		m.began = at
 	}
@@ -224,7 +225,7 @@ func (m *Model) since(at time.Time) tenths {
 }
 
 // decided adds a request's tokens to the histogram.
-func (m *Model) decided(s *slot, t *told) {
+func (m *Forecaster) decided(s *slot, t *told) {
 	span := m.spans.at(t.at)
 	known := min(len(t.Chain)*t.Size, t.Tokens)
 	usable := min(max(0, t.Tokens-1)/t.Size, len(t.Chain)) // an engine always computes the last token
@@ -253,7 +254,7 @@ func (m *Model) decided(s *slot, t *told) {
 }
 
 // find lists the sampled blocks of a prompt. An engine finds a block only after all before it, so a block needs what those need.
-func (m *Model) find(s *slot, chain []uint64) {
+func (m *Forecaster) find(s *slot, chain []uint64) {
 	m.found = m.found[:0]
 	needs := 0.0
 	for i, key := range chain {
@@ -287,7 +288,7 @@ func (m *Model) find(s *slot, chain []uint64) {
 // spread adds the usable blocks of a prompt to a span: the tokens between two sampled blocks count with either one, half and half. Where a
 // prompt goes on behind one that has ended, it has that one's answer. Prompts of which no block is sampled are counted with those of their
 // length that have one.
-func (m *Model) spread(s *slot, span *span, t *told, usable int) {
+func (m *Forecaster) spread(s *slot, span *span, t *told, usable int) {
 	if len(m.found) == 0 {
 		return
 	}
@@ -318,7 +319,7 @@ func (m *Model) spread(s *slot, span *span, t *told, usable int) {
 
 // answered returns where the answer to an earlier prompt ends that ended between two blocks of this one; 0: there was none. The answer's
 // blocks have names from now on.
-func (m *Model) answered(s *slot, chain []uint64, from, to int) (end int) {
+func (m *Forecaster) answered(s *slot, chain []uint64, from, to int) (end int) {
 	for i := from; i < to; i++ {
 		n := m.ends.get(chain[i])
 		if n == 0 {
@@ -339,7 +340,7 @@ func (m *Model) answered(s *slot, chain []uint64, from, to int) (end int) {
 }
 
 // ended adds what an engine counted, and has the answer's blocks used.
-func (m *Model) ended(s *slot, t *told) {
+func (m *Forecaster) ended(s *slot, t *told) {
 	if t.cached >= 0 {
 		span := m.spans.at(t.at)
 		span.measured += float64(t.Tokens)
@@ -362,7 +363,7 @@ func (m *Model) ended(s *slot, t *told) {
 
 // use makes a prompt's blocks the most recently used ones, its first one last: engines free a request's blocks from the end (vLLM 0.32,
 // v1/core/kv_cache_manager.py, free).
-func (m *Model) use(s *slot, t *told) {
+func (m *Forecaster) use(s *slot, t *told) {
 	s.tokens = t.Size
 	for i := len(t.Chain) - 1; i >= 0; i-- {
 		if key := t.Chain[i]; sampled(key, m.shift) {
@@ -380,7 +381,7 @@ func (m *Model) use(s *slot, t *told) {
 
 // useOne makes one block the most recently used one. A stack keeps what a cache of reach times the size would hold; if all stacks are
 // larger than they may be, every other block is sampled from then on.
-func (m *Model) useOne(s *slot, key uint64) {
+func (m *Forecaster) useOne(s *slot, key uint64) {
 	before := s.len()
 	s.use(key, s.size>>m.shift/freshPart, m.now)
 	m.held += s.len() - before
@@ -398,7 +399,7 @@ func (m *Model) useOne(s *slot, key uint64) {
 	}
 }
 
-func (m *Model) compact(s *slot, without int) {
+func (m *Forecaster) compact(s *slot, without int) {
 	m.held -= s.len()
 	s.compact(without, m.shift, func(key uint64) {
 		if m.slots[m.last[key]&^severalBit] == s {

@@ -31,7 +31,7 @@ const (
 // have as many blocks at each depth, also where these are old since the worker has had little to do. Each block is computed again once,
 // however often it is used after that. What two workers hold is lost with neither. With a worker that is leaving goes what none of those
 // that stay holds.
-func (m *Model) Removals(now time.Time) map[uint32]Removal {
+func (m *Forecaster) Removals(now time.Time) map[uint32]Removal {
 	m.Settle()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,7 +115,7 @@ const ages = 4 * 25
 // age is a time's place among the buckets.
 func age(passed tenths) float64 { return min(4*math.Log2(1+float64(passed)), ages) }
 
-// severalBit marks in Model.last what more than one slot has used.
+// severalBit marks in Forecaster.last what more than one slot has used.
 const severalBit = 1 << 31
 
 // fade halves what was counted every reuseFades.
@@ -128,7 +128,7 @@ func (r *reuse) fade(passed time.Duration) {
 }
 
 // count counts a use of a block that has the depth in the slot's stack; ok is false if it is in none.
-func (m *Model) count(s *slot, key uint64, depth int, ok bool) {
+func (m *Forecaster) count(s *slot, key uint64, depth int, ok bool) {
 	if m.last[key]&severalBit != 0 {
 		return
 	}
@@ -139,7 +139,7 @@ func (m *Model) count(s *slot, key uint64, depth int, ok bool) {
 }
 
 // reused counts that a block of a slot's stack is used again, if its cache still has it.
-func (m *Model) reused(s *slot, key uint64, depth int) {
+func (m *Forecaster) reused(s *slot, key uint64, depth int) {
 	if depth<<m.shift < s.size {
 		m.reuse.by[min(ages-1, int(age(m.now-min(m.now, s.when[s.at[key]]))))]++
 	}

@@ -103,7 +103,7 @@ func (c *checker) bursts() {
 // maxPerCycle is the largest number of requests that one connection may begin in a turn of Envoy's loop.
 const maxPerCycle = 16
 
-// site applies the rules to an HTTP connection manager that inference requests pass.
+// site checks an HTTP connection manager that inference requests pass.
 func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 	s.router = len(s.hcm.GetHttpFilters())
 	for i, f := range s.hcm.GetHttpFilters() {
@@ -140,7 +140,7 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 	c.log(s)
 	c.timeouts(s)
 	if name, ok := get(s.grpc, path{"envoy_grpc", "cluster_name"}); ok {
-		clusterRules{c}.sightlines(s, fmt.Sprint(name))
+		clusterChecks{c}.sightlines(s, fmt.Sprint(name))
 	}
 }
 
@@ -285,7 +285,7 @@ func whole(text string) *regexp.Regexp {
 	return re
 }
 
-// mutations checks what Sightline may set. The rules apply to its own responses too.
+// mutations checks what Sightline may set. They hold for its own responses too.
 func (c *checker) mutations(m *mutationv3.HeaderMutationRules, at path) {
 	allow, forbid := whole(m.GetAllowExpression().GetRegex()), whole(m.GetDisallowExpression().GetRegex())
 	var lost []string
