@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"hash/maphash"
 	"math"
 	"slices"
@@ -202,10 +203,7 @@ func (p *plan) nameEncoders(best *choose.Candidate, l *lookup) {
 	media := l.read.prompt.Media[:min(len(l.read.prompt.Media), maxMedia)]
 	images := make([]choose.Image, len(media))
 	for i := range media {
-		images[i] = choose.Image{Key: media[i].Key, Kind: media[i].Modality, Tokens: media[i].Length}
-		if images[i].Tokens == 0 {
-			images[i].Tokens = unknownImage
-		}
+		images[i] = choose.Image{Key: media[i].Key, Kind: media[i].Modality, Tokens: cmp.Or(media[i].Length, unknownImage)}
 	}
 	p.encodings, p.out.Encoder = p.encodeQueues.Assign(images, p.mem.encoders, p.now)
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -198,9 +199,7 @@ const noModelNamed = "the request names no model, and several are served here: s
 func (p *plan) shorten(ctx context.Context) bool {
 	l := &p.list
 	l.model, l.adapter = p.out.Model, p.mem.reading.adapter
-	if l.pool == "" {
-		l.pool = l.model
-	}
+	l.pool = cmp.Or(l.pool, l.model)
 	refusal := l.make(ctx)
 	p.now, p.mem.eased = l.now, l.eased
 	if refusal != nil {

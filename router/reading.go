@@ -153,10 +153,7 @@ func (r *reading) applyHead(q *Request) {
 // nameModel looks the request's model up. why is the reason if it cannot be used. A request that names no model asks for the route's
 // model, or for the only one, as in the engines (vLLM 0.32, _is_model_supported in entrypoints/serve/engine/serving.py).
 func (r *reading) nameModel(in *readInput, pool string) (why string) {
-	asked := r.req.Model
-	if asked == "" {
-		asked = cmp.Or(pool, in.onlyModel)
-	}
+	asked := cmp.Or(r.req.Model, pool, in.onlyModel)
 	name, known := in.resolve(asked)
 	switch {
 	case !known:

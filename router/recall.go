@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"hash/fnv"
 	"io"
 	"net/http"
@@ -104,10 +105,7 @@ func (e *engineReading) learnable() bool {
 func (l *lookup) recall(in *lookInput, path *learned.Path) {
 	r := &l.recalled
 	l.own = len(l.locals)
-	if in.learning == nil {
-		return
-	}
-	if !l.remembers(in.reading) {
+	if in.learning == nil || !l.remembers(in.reading) {
 		return
 	}
 	if len(path.Steps) == 0 {
@@ -269,11 +267,7 @@ func (l *learning) taught(o *Outcome) {
 		l.receiver().Drop(o.ID)
 		return
 	}
-	report := learned.Report{Prompt: o.PromptTokens, Output: o.OutputTokens}
-	if report.Output == 0 {
-		report.Output = -1
-	}
-	l.receiver().End(o.ID, report)
+	l.receiver().End(o.ID, learned.Report{Prompt: o.PromptTokens, Output: cmp.Or(o.OutputTokens, -1)})
 }
 
 // receiver returns the receiver of the workers' stored events; nil: nothing is learned.

@@ -38,6 +38,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"math"
@@ -169,9 +170,7 @@ func New(opt Options) *Router {
 	if r.opt.Report == nil {
 		r.opt.Report = report.New("", opt.Now())
 	}
-	if r.opt.Seed == 0 {
-		r.opt.Seed = rand.Uint64()
-	}
+	r.opt.Seed = cmp.Or(r.opt.Seed, rand.Uint64())
 	r.answers, _ = lru.New[string, string](maxAnswers) // fails only for a size below 1, as the next one
 	r.follower.lastServed, _ = lru.New[clientOf, *fleet.Worker](maxServedClients)
 	r.metrics = newMetrics(opt.Metrics, r)

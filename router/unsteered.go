@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -141,12 +142,9 @@ func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical
 	if st == nil {
 		return nil
 	}
-	w := &decisionlog.Hypothetical{Cached: chosen.expectedHit(b.promptTokens, b.blockSize),
-		UsedCached: st.expectedHit(b.promptTokens, b.blockSize), Encode: st.encode - chosen.encode, Rate: st.rate}
-	if w.Rate == 0 {
-		w.Rate = b.unsteered.rate
-	}
-	return w
+	return &decisionlog.Hypothetical{Cached: chosen.expectedHit(b.promptTokens, b.blockSize),
+		UsedCached: st.expectedHit(b.promptTokens, b.blockSize), Encode: st.encode - chosen.encode,
+		Rate: cmp.Or(st.rate, b.unsteered.rate)}
 }
 
 // reportEnd adds an ended request to the report.
