@@ -1,16 +1,16 @@
 package body
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/sightline-router/sightline/body/jsonread"
 	"github.com/sightline-router/sightline/internal/denied"
+	"github.com/tidwall/gjson"
 )
 
 // Clean removes the fields that a client must not set (package denied has the table). It finds each of them, wherever a body may
@@ -283,4 +283,52 @@ func (t *objectText) push(c byte) {
 	}
 	t.open[t.depth] = c
 	t.depth, t.closed = t.depth+1, false
+}
+
+// Rename returns the edits that replace the model's name, all of duplicate keys; nil if the name is too long a literal to be one.
+func Rename(req *Request, name string) (edits []Edit) {
+	text, err := json.Marshal(name)
+	if err != nil {
+		return nil
+	}
+	s := req.Body
+	gjson.Parse(s.JSON()).ForEach(func(k, v gjson.Result) bool {
+		if k.String() != "model" {
+			return true
+		}
+		at := s.offset(v.Raw)
+		if _, long := s.Literal(v); long || at < 0 {
+			edits = nil
+			return false
+		}
+		from := s.BodyOffset(at)
+		edits = append(edits, Edit{From: from, To: from + len(v.Raw), Text: text})
+		return true
+	})
+	return edits
+}
+
+// AskUsage returns the edit that asks for the token usage at the end of a streamed answer (stream_options.include_usage of OpenAI's
+// completions and chats); none for other APIs, if the answer is no stream, or if the request says itself whether it wants it.
+func AskUsage(path string, req *Request) (e Edit, ok bool) {
+	s, options := req.Body, req.Fields["stream_options"]
+	if path != denied.Chat && path != denied.Completions || req.Fields["stream"].Type != gjson.True {
+		return e, false
+	}
+	const ask = `"include_usage":true`
+	at, text := s.offset(options.Raw), ask
+	switch {
+	case options.Raw == "":
+		at, text = strings.IndexByte(s.JSON(), '{')+1, `"stream_options":{`+ask+`},`
+	case options.Type == gjson.Null:
+		from := s.BodyOffset(at)
+		return Edit{From: from, To: from + len("null"), Text: []byte("{" + ask + "}")}, at >= 0
+	case !options.IsObject() || options.Get("include_usage").Exists() || at < 0:
+		return e, false
+	default:
+		at++
+		options.ForEach(func(_, _ gjson.Result) bool { text = ask + ","; return false })
+	}
+	from := s.BodyOffset(at)
+	return Edit{From: from, To: from, Text: []byte(text)}, true
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"io/fs"
+	"slices"
 
 	"github.com/tidwall/gjson"
 )
@@ -15,10 +16,8 @@ var recurrentKeys = []string{"full_attention_interval", "linear_attn_config", "h
 func severalCaches(dir fs.FS) bool {
 	for _, c := range languageConfigs(dir) {
 		if kinds := c.Get("layer_types"); kinds.IsArray() {
-			for _, kind := range kinds.Array() {
-				if kind.Str != "full_attention" {
-					return true
-				}
+			if slices.ContainsFunc(kinds.Array(), func(kind gjson.Result) bool { return kind.Str != "full_attention" }) {
+				return true
 			}
 			continue
 		}

@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -170,9 +171,7 @@ const adminPaths = "help|ready|server_info|config_dump|init_dump|clusters|listen
 
 // release leaves out what the oldest supported Envoy lacks.
 func (v *view) release(r *reader) {
-	if v.Version == "" {
-		v.Version = strings.TrimSuffix(Version, ".0")
-	}
+	v.Version = cmp.Or(v.Version, strings.TrimSuffix(Version, ".0"))
 	major, rest, _ := strings.Cut(v.Version, ".")
 	minor, err := strconv.Atoi(strings.SplitN(rest, ".", 2)[0])
 	if major != "1" || err != nil || minor < 36 {

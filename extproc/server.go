@@ -33,6 +33,11 @@ import (
 	endpointsvc "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/internal/repeat"
+	"github.com/sightline-router/sightline/internal/sockets"
+	"github.com/sightline-router/sightline/router"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -46,11 +51,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
-
-	"github.com/sightline-router/sightline/internal/fair"
-	"github.com/sightline-router/sightline/internal/repeat"
-	"github.com/sightline-router/sightline/internal/sockets"
-	"github.com/sightline-router/sightline/router"
 )
 
 // Decide decides one request; normally (*router.Router).Decide. It must not keep req.Body, which is nil for a request that names
@@ -394,4 +394,46 @@ func listenUnix(path string) (net.Listener, error) {
 		return nil, errors.Join(err, lis.Close())
 	}
 	return lis, nil
+}
+
+// metrics are this package's counters. Every label value is a constant or a decision's reason, never client text.
+type metrics struct {
+	streams   prometheus.Counter
+	gates     *prometheus.CounterVec
+	answers   *prometheus.CounterVec
+	bytesRead prometheus.Counter
+	errors    *prometheus.CounterVec
+	entries   *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	of := meter.At(reg)
+	m := &metrics{
+		streams:   of.Counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request."),
+		bytesRead: of.Counter("extproc_body_bytes_total", "Request body bytes read."),
+		gates: of.Counters("extproc_gate_total", "Requests by their headers: readable, unreadable (refused), not ours.",
+			"verdict", "why"),
+		answers: of.Counters("extproc_answers_total",
+			"Answers to Envoy by the decision's reason.", "reason"),
+		errors: of.Counters("extproc_errors_total",
+			"Streams that ended without a decision; decided too late: after envoy.message_timeout.",
+			"what"),
+		entries: of.Counters("access_log_entries_total", "Entries of Envoy's access log.", "kind"),
+	}
+	m.errors.WithLabelValues(tooSlow) // start at 0: an alert sees no increase in a counter that first appears as 1
+	m.gates.WithLabelValues(string(unreadable), busy)
+	m.gates.WithLabelValues(string(unreadable), late)
+	return m
+}
+
+func (m *metrics) gate(g gate, why string) {
+	m.gates.WithLabelValues(string(g), why).Inc()
+}
+
+func (m *metrics) answered(d router.Decision) {
+	reason := string(d.Reason)
+	if d.Refuse != nil {
+		reason = refused
+	}
+	m.answers.WithLabelValues(reason).Inc()
 }

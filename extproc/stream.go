@@ -13,15 +13,16 @@ import (
 
 	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"go.uber.org/zap"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/learned"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 )
 
 // Process serves one HTTP request of Envoy's. In BUFFERED mode:
@@ -430,3 +431,59 @@ func (s *Server) recoverPanic(where string) {
 
 // newID returns a decision id: 26 letters and digits with 128 random bits, so that no client can guess the id of another's request.
 func newID() string { return rand.Text() }
+
+// largeBody is the size in bytes from which Envoy is asked to wait longer: message_timeout covers copying the body here and back, and
+// with several large ones at a time that alone takes longer. A request that Envoy stops waiting for goes on uncleaned.
+const largeBody = 1 << 20
+
+// askForTime asks Envoy to wait for the answer to a large body as long as its max_message_timeout allows. Envoy takes this only while it
+// waits, and nothing says when it has begun to send the body, so it is asked again and again until it has the answer; what it does not
+// take, it ignores. The caller must call stop before it answers.
+func (c *call) askForTime() (stop func()) {
+	if c.opt.EnvoyMayWait <= 0 || c.opt.EnvoyWaits <= 0 || c.head.contentLength >= 0 && c.head.contentLength < largeBody {
+		return func() {}
+	}
+	ctx, over := context.WithCancel(c.stream.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for range retry.Every(ctx, c.opt.EnvoyWaits/8) {
+			c.sendMu.Lock()
+			err := c.stream.SendMsg(c.moreTime)
+			c.sendMu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		over()
+		ended.Wait()
+	})
+}
+
+// headerTrace is the W3C Trace Context header with a request's span.
+const headerTrace = "traceparent"
+
+// headerFirstToken is the time within which a client wants its first token, in milliseconds (from llm-d).
+const headerFirstToken = "x-slo-ttft-ms"
+
+// traced has the arguments of Options.Traced.
+type traced struct {
+	decision router.Decision
+	began    time.Time
+	took     time.Duration
+}
+
+// trace calls Options.Traced, if a decision was sent. If Envoy traces, it writes its own span to the metadata of the stream that
+// it opens for the request; the request's header is still the client's, and counts only without that.
+func (c *call) trace() {
+	if c.traced == nil || c.traced.decision.ID == "" {
+		return
+	}
+	under := c.head.traceparent
+	if own := metadata.ValueFromIncomingContext(c.stream.Context(), headerTrace); len(own) == 1 {
+		under = own[0]
+	}
+	c.opt.Traced(under, c.head.path, c.traced.decision, c.traced.began, c.traced.took)
+	c.traced = nil // release it: the response may take long
+}

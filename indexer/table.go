@@ -59,11 +59,7 @@ func spread(h uint64) uint32 {
 }
 
 func tagOf(h uint64) uint8 {
-	t := uint8(h)
-	if t == 0 {
-		t = 1
-	}
-	return t
+	return max(uint8(h), 1)
 }
 
 func homeOf(h uint64) uint32 { return uint32(h>>8) % segmentLines }

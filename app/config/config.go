@@ -8,13 +8,13 @@ package config
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
-
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/internal/secure"
@@ -378,3 +378,8 @@ func (c *Config) AdminURL() string {
 	}
 	return "http://" + c.Admin
 }
+
+// Schema is the JSON Schema (2020-12) of the file, for editors. A test generates it from the types here and docs/configuration.md.
+//
+//go:embed schema.json
+var Schema string

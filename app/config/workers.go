@@ -29,9 +29,7 @@ func (c *workersCheck) configured() {
 		if err != nil {
 			c.bad(path+".addr", "%v", err)
 		}
-		if w.Name == "" {
-			w.Name = cmp.Or(host, w.Addr)
-		}
+		w.Name = cmp.Or(w.Name, host, w.Addr)
 		at := net.JoinHostPort(strings.ToLower(host), strconv.Itoa(int(port)))
 		if addr.IsValid() {
 			host, at = addr.Addr().String(), addr.String()

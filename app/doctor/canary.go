@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -396,9 +397,7 @@ func (c *client) send(ctx context.Context, body []byte, more http.Header) ([]byt
 		return nil, err
 	}
 	req.Host, req.Header = c.host, c.header.Clone()
-	for name, values := range more {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, more)
 	req.Header.Set("Content-Type", "application/json")
 	res, err := c.http.Do(req)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -273,9 +274,7 @@ func (a *against) ask(ctx context.Context, endpoint string, request []byte, ours
 	if err := json.Unmarshal(request, &whole); err != nil {
 		return nil, err
 	}
-	for key, v := range map[string]any{"max_tokens": 1, "stream": false, "return_token_ids": true} {
-		whole[key] = v
-	}
+	maps.Copy(whole, map[string]any{"max_tokens": 1, "stream": false, "return_token_ids": true})
 	delete(whole, "max_completion_tokens")
 	delete(whole, "stream_options")
 	ask, err := json.Marshal(whole)

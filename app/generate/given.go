@@ -132,9 +132,7 @@ func Fit(facts []rules.Facts) (models []config.Model, workers []config.Worker, w
 func (d *drafter) fit(facts []rules.Facts) (models []config.Model, workers []config.Worker, wrong error) {
 	list := make([]*worker, len(facts))
 	for i, f := range facts {
-		if f.Engine == "" {
-			f.Engine = engine.DefaultServer().Engine
-		}
+		f.Engine = cmp.Or(f.Engine, engine.DefaultServer().Engine)
 		list[i] = &worker{Facts: f}
 	}
 	mostNamed(list)

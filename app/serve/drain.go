@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -47,12 +48,9 @@ func (r *running) order(worker string, to fleet.Service) (out admin.Ordered, err
 
 // othersServe reports whether another worker of the same model and role is in service, ready and well.
 func (r *running) othersServe(than *fleet.Worker) bool {
-	for _, w := range r.fleet.Workers() {
-		if w != than && w.Model == than.Model && w.Role == than.Role && w.InService() && w.IsHealthy() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.fleet.Workers(), func(w *fleet.Worker) bool {
+		return w != than && w.Model == than.Model && w.Role == than.Role && w.InService() && w.IsHealthy()
+	})
 }
 
 // watchDrains logs which workers are draining, what goes with them, and when each is empty, until ctx ends.

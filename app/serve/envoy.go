@@ -167,10 +167,7 @@ func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.BodyLimit = cfg.Envoy.Listen, cfg.Envoy.Admin, cfg.Listen, int(cfg.BodyLimit)
 	o.MessageTimeout, o.TokenUsage, o.DebugHeaders = cfg.Envoy.MessageTimeout, cfg.Envoy.TokenUsage, cfg.Envoy.DebugHeaders
-	o.HeapLimit = int64(cfg.Envoy.HeapLimit)
-	if o.HeapLimit == 0 {
-		o.HeapLimit = max(1<<30, 64*int64(o.BodyLimit))
-	}
+	o.HeapLimit = cmp.Or(int64(cfg.Envoy.HeapLimit), max(1<<30, 64*int64(o.BodyLimit)))
 	o.FailClosed, o.Pass, o.TenantHeader = cfg.RefusesUnread(), cfg.PassUnread, cfg.Tenants.Header
 	if len(cfg.Envoy.Sightlines) > 0 {
 		o.Sightline = strings.Join(cfg.Envoy.Sightlines, ",")

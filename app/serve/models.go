@@ -189,10 +189,9 @@ type modelWatch struct {
 }
 
 func newModelWatch(reg prometheus.Registerer, log *zap.Logger, changed func(model string)) *modelWatch {
-	w := &modelWatch{log: log, changed: changed, watched: map[*engine.LiveModel]context.CancelFunc{},
+	return &modelWatch{log: log, changed: changed, watched: map[*engine.LiveModel]context.CancelFunc{},
 		reloads: meter.At(reg).Counters("model_reloads_total",
 			"Model directories that changed while running.", "model", "verdict")}
-	return w
 }
 
 // modelRead has the workers of a model that was read anew compared again.

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"os"
 
 	"github.com/alecthomas/kong"
-
 	"github.com/sightline-router/sightline/app/serve"
 )
 
@@ -23,3 +23,10 @@ func (c *agentCmd) AfterApply(ctx *kong.Context) (err error) {
 }
 
 func (c *agentCmd) Run(ctx context.Context) error { return serve.Agent(ctx, c.AgentOptions) }
+
+type credentialsCmd struct{ serve.CredentialsOptions }
+
+// AfterApply takes the flag that other commands have too.
+func (c *credentialsCmd) AfterApply(ctx *kong.Context) error { c.Config = of(ctx).Config; return nil }
+
+func (c *credentialsCmd) Run() error { return serve.WriteCredentials(c.CredentialsOptions, os.Stdout) }

@@ -7,9 +7,10 @@ import (
 	"os"
 
 	"github.com/alecthomas/kong"
-
+	"github.com/sightline-router/sightline/app/bundle"
 	"github.com/sightline-router/sightline/app/doctor"
 	"github.com/sightline-router/sightline/app/program"
+	"github.com/sightline-router/sightline/internal/printable"
 )
 
 type doctorCmd struct{ doctor.Options }
@@ -40,4 +41,13 @@ func (c *doctorCmd) Run(ctx context.Context) error {
 	}
 	os.Exit(status)
 	return nil
+}
+
+type bundleCmd struct{ bundle.Options }
+
+// AfterApply takes the flag that other commands have too.
+func (c *bundleCmd) AfterApply(ctx *kong.Context) error { c.Config = of(ctx).Config; return nil }
+
+func (c *bundleCmd) Run(ctx context.Context) error {
+	return bundle.Run(ctx, c.Options, printable.Writer(os.Stdout))
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
@@ -141,4 +142,51 @@ func configured(config json.RawMessage, host string, ranks int) (list []rules.Ev
 		list = append(list, e)
 	}
 	return list, nil
+}
+
+// A server started with --enable-metrics sets its gauges with each prefill batch and each fortieth decode step
+// (--decode-log-interval), and every 30 s while idle; in between they keep their last values. There is a series for each
+// data-parallel rank, labelled dp_rank, and with --enable-metrics-for-all-schedulers for each tensor-parallel one
+// (scheduler_metrics_mixin.py, metrics_collector.py and the scheduler's runtime checks below python/sglang/srt, read in revisions
+// of 2025 and 2026).
+var load = rules.Load{Path: "/metrics", Running: "sglang:num_running_reqs", Waiting: "sglang:num_queue_reqs",
+	Usage: "sglang:token_usage", Rank: "dp_rank", MaxAge: 5 * time.Second, KeepsLastValue: true}
+
+// health takes at least one second to answer: it waits until the engine has produced a token, and an idle engine computes one for
+// it, unless SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0, with which only the HTTP server answers. It answers 503 during start-up
+// and graceful shutdown, and after 20 s without a token (python/sglang/srt/entrypoints/http_server.py, read in a revision of 2026).
+// The path /health_generate is the same without the exception.
+const health = "/health"
+
+// order returns how a release takes the order of requests: since 0.5.23 by x-override-priority (srt/entrypoints/request_headers.py), of
+// which the highest is served first unless the server was told otherwise. A server that does not say gets none, since one without
+// priority scheduling may refuse it (abort_on_priority_when_disabled).
+func order(v rules.Version) (o rules.Order) {
+	if v.AtLeast(0, 5, 23) {
+		o = rules.Order{Header: "x-override-priority", Ask: askOrder}
+	}
+	return o
+}
+
+// askOrder asks for the server's arguments, of which it reads only those named here: the others hold keys. Two of them exclude an order
+// by numbers that are all different (0.5.23). Without disable_priority_preemption, a request that is more than ten ahead ends running
+// ones (srt/managers/schedule_policy.py). With enable_metrics, each number becomes a label of gauges that stay for good, and all of them
+// are set with each report (srt/observability/metrics_collector.py, _known_priorities).
+func askOrder(ctx context.Context, client *http.Client, addr string) (rules.Serving, error) {
+	var a struct {
+		Orders    *bool `json:"enable_priority_scheduling"`
+		LowFirst  bool  `json:"schedule_low_priority_values_first"`
+		NoPreempt bool  `json:"disable_priority_preemption"`
+		Metrics   bool  `json:"enable_metrics"`
+	}
+	err := rules.GetJSON(ctx, client, addr, "/server_info", "SGLang 0.5.22 or later", &a)
+	switch {
+	case err != nil || a.Orders == nil:
+		return rules.Unsaid, err
+	case !*a.Orders || !a.NoPreempt || a.Metrics:
+		return rules.AsTheyCome, nil
+	case a.LowFirst:
+		return rules.LowFirst, nil
+	}
+	return rules.HighFirst, nil
 }

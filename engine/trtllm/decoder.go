@@ -197,9 +197,7 @@ func (d *Decoder) checkKeys(object gjson.Result, known []string) {
 
 // unknownKey records a key of the event that no release sends.
 func (d *Decoder) unknownKey(key string) {
-	if d.unknownField == "" {
-		d.unknownField = cmp.Or(key, "an empty key")
-	}
+	d.unknownField = cmp.Or(d.unknownField, key, "an empty key")
 }
 
 // number detects gaps and restarts. Numbers rise by one per rank; missing events cannot be requested again.

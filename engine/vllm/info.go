@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
@@ -103,4 +104,47 @@ func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Fa
 		}
 		f.Events = append(f.Events, s)
 	}
+}
+
+// health is answered by the engine's client, not the engine: 503 once the client has found the engine dead
+// (vllm/entrypoints/serve/instrumentator/health.py, read in a revision of 2026).
+//
+// A server sets its gauges with each scheduler step's output, including the last before it goes idle, with a series for each
+// data-parallel rank, labelled engine (vllm/v1/metrics/loggers.py). A step is assumed to last two seconds at most. The
+// API server's process ends with its engine's, and its page reports its start time, unless several API servers share one page:
+// prometheus_client has process_* only if it does not collect from several processes, as SGLang's and TensorRT-LLM's pages do.
+const health = "/health"
+
+var load = rules.Load{Path: "/metrics", Running: "vllm:num_requests_running", Waiting: "vllm:num_requests_waiting",
+	Usage: "vllm:kv_cache_usage_perc", Rank: "engine",
+	MediaQueries: "vllm:mm_cache_queries_total", MediaHits: "vllm:mm_cache_hits_total",
+	Adapters: "vllm:lora_requests_info", StartTime: "process_start_time_seconds", MaxAge: 2 * time.Second}
+
+// cacheInfo is a gauge per rank whose labels are the cache's settings.
+const cacheInfo = "vllm:cache_config_info"
+
+// X-Vllm-Priority (0.30, entrypoints/generate/base/serving.py) replaces the body's priority: an int64, the lowest is served first, equal
+// ones as they come (v1/core/sched/request_queue.py). Only --scheduling-policy priority follows it; under fcfs it changes nothing, so it
+// is sent to servers that do not say. A request without it has the number 0. Where memory runs out, the running request with the
+// highest number makes room.
+
+// askOrder asks for GET /server_info, which servers with VLLM_SERVER_DEV_MODE=1 have (0.32, entrypoints/serve/dev/server_info).
+func askOrder(ctx context.Context, client *http.Client, addr string) (rules.Serving, error) {
+	var a struct {
+		Config struct {
+			Scheduler struct {
+				Policy string `json:"policy"`
+			} `json:"scheduler_config"`
+		} `json:"vllm_config"`
+	}
+	err := rules.GetJSON(ctx, client, addr, "/server_info?config_format=json", "with VLLM_SERVER_DEV_MODE=1", &a)
+	switch policy := a.Config.Scheduler.Policy; {
+	case err != nil:
+		return rules.Unsaid, err
+	case policy == "priority":
+		return rules.LowFirst, nil
+	case policy != "":
+		return rules.AsTheyCome, nil
+	}
+	return rules.Unsaid, nil
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/sightline-router/sightline/media"
 	"github.com/sightline-router/sightline/media/pixels"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
+	"github.com/sightline-router/sightline/prompt/template"
+	"github.com/tidwall/gjson"
 )
 
 // Generation is one form of vLLM's image hash (mm_hash). Which release has which form was checked against the wheels 0.23.0 to
@@ -338,4 +340,25 @@ func (w *writer) leaf(v enginehash.Value) []byte {
 		w.err = fmt.Errorf("%w: integer %s beyond 64 bits", enginehash.ErrNotComputable, v.Raw)
 	}
 	return v.Raw
+}
+
+// uuidText reads a part's uuid as vLLM does: Python's str() of the JSON value. ok is false for lists and objects, of which vLLM
+// takes Python's repr.
+func uuidText(raw string) (text string, ok bool) {
+	r := gjson.Parse(raw)
+	switch {
+	case r.Type == gjson.String:
+		return r.String(), true
+	case r.Type == gjson.True:
+		return "True", true
+	case r.Type == gjson.False:
+		return "False", true
+	case r.Type != gjson.Number:
+		return "", false
+	case strings.ContainsAny(r.Raw, ".eE"):
+		return string(template.AppendFloat(nil, r.Num)), true
+	case r.Raw == "-0":
+		return "0", true
+	}
+	return r.Raw, true
 }

@@ -264,10 +264,7 @@ func (e *editor) end(line, column int, sequence bool) int {
 		if bare == "" || strings.HasPrefix(bare, "#") && bare != marksEnd {
 			continue
 		}
-		if bare != marksEnd && (indent < column || sequence && indent == column && !strings.HasPrefix(bare, "-")) {
-			break
-		}
-		if bare == marksEnd && indent < column {
+		if indent < column || bare != marksEnd && sequence && indent == column && !strings.HasPrefix(bare, "-") {
 			break
 		}
 		last = i + 1

@@ -10,6 +10,7 @@ package kvevent
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 )
 
@@ -89,12 +90,7 @@ func KnownTier(medium string) (t Tier, known bool) {
 	}
 	m := strings.ToLower(medium)
 	has := func(words ...string) bool {
-		for _, w := range words {
-			if strings.Contains(m, w) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(m, w) })
 	}
 	switch {
 	case has("remote", "external", "shared", "obj"):

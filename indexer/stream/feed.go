@@ -21,6 +21,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -192,9 +193,7 @@ type shared struct {
 // Start runs a feed until Close.
 func Start(o Options) *Feed {
 	ctx, cancel := context.WithCancel(context.Background())
-	if o.doubtTime == 0 {
-		o.doubtTime = doubtTime
-	}
+	o.doubtTime = cmp.Or(o.doubtTime, doubtTime)
 	if o.Budget == nil {
 		o.Budget = NewBudget()
 	}

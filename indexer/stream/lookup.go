@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -26,9 +27,7 @@ const lookupEvery = 2 * time.Second
 
 // Run implements Source.
 func (a *Lookup) Run(ctx context.Context, f *Feed) error {
-	if a.every == 0 {
-		a.every = lookupEvery
-	}
+	a.every = cmp.Or(a.every, lookupEvery)
 	pause := retry.Backoff{First: a.every}
 	for {
 		z, err := a.Find(ctx)

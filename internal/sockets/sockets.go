@@ -5,6 +5,7 @@ package sockets
 import (
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,10 +19,9 @@ const RaiseLimit = "this process may open no more files or connections; raise it
 // Exhausted reports whether err is this process's or this machine's own limit: no file descriptor or no memory for a socket. It says
 // nothing about the other side.
 func Exhausted(err error) bool {
-	for _, own := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
-		if errors.Is(err, own) {
-			return true
-		}
+	own := []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM}
+	if slices.ContainsFunc(own, func(one error) bool { return errors.Is(err, one) }) {
+		return true
 	}
 	var lookup *net.DNSError // has the cause only as text
 	return errors.As(err, &lookup) && strings.Contains(lookup.Err, syscall.EMFILE.Error())

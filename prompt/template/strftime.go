@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -50,10 +51,7 @@ func strftime(s *state, t time.Time, format string) string {
 		case !ok:
 			shown = "%" + string(c)
 		case unpadded:
-			shown = strings.TrimLeft(shown, "0 ")
-			if shown == "" {
-				shown = "0"
-			}
+			shown = cmp.Or(strings.TrimLeft(shown, "0 "), "0")
 		}
 		b.add(shown)
 	}

@@ -212,12 +212,9 @@ func (m *Expander) condense(text string, media []Media, kw Kwargs, target func(*
 // placeholderIn reports whether a text holds a placeholder of a modality ("": of any). The processors count them and refuse a
 // mismatch; vLLM does not.
 func (m *Expander) placeholderIn(text, modality string) bool {
-	for _, r := range m.placeholders {
-		if (modality == "" || r.modality == modality) && len(r.targets) > 0 && strings.Contains(text, r.target) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.placeholders, func(r *placeholder) bool {
+		return (modality == "" || r.modality == modality) && len(r.targets) > 0 && strings.Contains(text, r.target)
+	})
 }
 
 // edited applies the family's finishText to the whole text and splits it into pieces again. An image's piece then consists of its

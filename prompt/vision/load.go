@@ -192,9 +192,7 @@ func (m *Expander) resolveNames() error {
 				}
 			}
 		}
-		if text == "" {
-			text = n.text
-		}
+		text = cmp.Or(text, n.text)
 		cfgID, hasCfg := m.configID(n.id)
 		id, ok := m.tok.ID(text)
 		switch {

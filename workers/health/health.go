@@ -4,7 +4,7 @@
 //	metrics page  ─▶ Slot.SetReport: other senders' requests, the KV cache's usage; valid for three periods
 //	both          ─▶ Options.ProcessRestarted: another process answers at the worker's address (life.go)
 //	/v1/models    ─▶ Worker.SetAdapters: the LoRA adapters that it has loaded (adapters.go)
-//	its settings  ─▶ Worker.SetServing: the order in which it serves waiting requests (order.go)
+//	its settings  ─▶ Worker.SetServing: the order in which it serves waiting requests
 //
 // The engine defines the paths, the gauges' names, and how old values may be (rules.Rules). A worker without them is asked once a
 // minute, in case another one has taken its place, and is not penalized. Answers are hostile: reading is limited in size and
@@ -14,6 +14,7 @@ package health
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -25,8 +26,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
-
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/meter"
@@ -35,6 +34,7 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/workers/fleet"
+	"go.uber.org/zap"
 )
 
 const (
@@ -406,4 +406,34 @@ func faultOf(ctx context.Context, addr string, err error) rules.Fault {
 		fault = rules.FaultOf(other)
 	}
 	return fault
+}
+
+// orderPoll asks one worker in which order it serves waiting requests: at each beat until it has answered, then once a minute. If it
+// fails to answer, its last answer stays until its process is another one.
+type orderPoll struct {
+	*Poller
+	worker *fleet.Worker
+	order  rules.Order
+	next   time.Time // when it is asked again; before that, only once it is another process
+}
+
+func (l *orderPoll) ask(ctx context.Context) time.Duration {
+	if now := time.Now(); l.worker.Serving() != rules.Unsaid && now.Before(l.next) {
+		return 0
+	}
+	serves, err := l.order.Ask(ctx, l.health, l.worker.Addr)
+	if status, is := errors.AsType[*rules.StatusError](err); is && status.Status < http.StatusInternalServerError {
+		l.worker.SetServing(rules.Unsaid)
+		return missingPause
+	}
+	if err != nil {
+		return 0
+	}
+	l.next = time.Now().Add(missingPause)
+	if was := l.worker.Serving(); was != serves {
+		l.worker.SetServing(serves)
+		l.o.Log.Info("a worker says in which order it serves waiting requests", zap.String("worker", l.worker.Name),
+			zap.Stringer("order", serves))
+	}
+	return 0
 }

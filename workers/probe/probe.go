@@ -11,14 +11,13 @@ package probe
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
-
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
@@ -26,6 +25,7 @@ import (
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/workers/inspect"
+	"go.uber.org/zap"
 )
 
 // Worker is a server to probe.
@@ -309,4 +309,31 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 	if old.Verdict != r.Verdict {
 		p.opt.Log.Info("worker probed", zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("verdict", string(r.Verdict)))
 	}
+}
+
+// Limits of an exchange with a worker, which may be anything that listens on the configured address.
+const (
+	requestTimeout = 10 * time.Second
+	maxAnswer      = 1 << 20
+)
+
+// verdictOf returns the verdict for an error of asking a worker.
+func verdictOf(err error) Verdict {
+	e, is := errors.AsType[*rules.StatusError](err)
+	switch {
+	case !is || e.Page && e.Status/100 != 3:
+		return Unreachable
+	case e.Status/100 == 3:
+		return Absent
+	}
+	switch e.Status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return Absent // it does not exist, or not for us
+	case http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return Unreachable // retried later
+	}
+	if e.Status/100 == 4 {
+		return Refused
+	}
+	return Unreachable
 }

@@ -148,9 +148,7 @@ var (
 
 // NoteUnknownKey notes that the event has a key that its decoder does not know, or that only other engines send.
 func (f *Fields) NoteUnknownKey(key string) {
-	if f.unknownKey == "" {
-		f.unknownKey = cmp.Or(key, "an empty key")
-	}
+	f.unknownKey = cmp.Or(f.unknownKey, key, "an empty key")
 }
 
 // readField reads one field, or skips it if it is not needed.

@@ -303,10 +303,7 @@ func (p *Publisher) checkProcess(f *stream.Feed, links int) {
 			p.o.Log.Info("the engine process was replaced")
 			f.ProcessRestarted(lived)
 		}
-		if life != "" || over {
-			return
-		}
-		if !retry.Sleep(p.sending, heartbeat) {
+		if life != "" || over || !retry.Sleep(p.sending, heartbeat) {
 			return
 		}
 	}
