@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/app/findings"
+	"github.com/sightline-router/sightline/internal/printable"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -141,7 +142,7 @@ func plots(ring []sample, step float64, events []event, now time.Time) []plot {
 	var marks []mark
 	for _, e := range events {
 		if ago := now.Sub(e.at); ago < span {
-			marks = append(marks, mark{fmt.Sprintf("%.1f", 300*(1-ago.Seconds()/span.Seconds())), e.what + " " + rough(ago) + " ago"})
+			marks = append(marks, mark{fmt.Sprintf("%.1f", 300*(1-ago.Seconds()/span.Seconds())), e.what + " " + printable.Rough(ago) + " ago"})
 		}
 	}
 	list := []plot{
@@ -162,7 +163,7 @@ func plots(ring []sample, step float64, events []event, now time.Time) []plot {
 	}
 	for i := range list {
 		p, top := &list[i], 0.0
-		p.Seconds, p.From, p.Marks = int(span.Seconds()), rough(span), marks
+		p.Seconds, p.From, p.Marks = int(span.Seconds()), printable.Rough(span), marks
 		if p.Top != "" {
 			top = 100
 		}
@@ -173,7 +174,7 @@ func plots(ring []sample, step float64, events []event, now time.Time) []plot {
 				}
 			}
 		}
-		p.Top = formatShort(top)
+		p.Top = printable.Amount(top)
 		for j := range p.Series {
 			s := &p.Series[j]
 			s.Class, s.Last = "c"+strconv.Itoa(j+1), "–"
@@ -182,7 +183,7 @@ func plots(ring []sample, step float64, events []event, now time.Time) []plot {
 				values[k] = s.of(&ring[k])
 			}
 			if n := len(values); n > 0 && !math.IsNaN(values[n-1]) {
-				s.Last = formatShort(values[n-1])
+				s.Last = printable.Amount(values[n-1])
 			}
 			s.D = line(values, most, 300, 65, 60, top)
 		}
@@ -207,17 +208,4 @@ func line(values []float64, most int, width, foot, height, top float64) string {
 		down = true
 	}
 	return d.String()
-}
-
-// formatShort formats a number with about three digits.
-func formatShort(v float64) string {
-	switch {
-	case v >= 1e6:
-		return fmt.Sprintf("%.1f M", v/1e6)
-	case v >= 1e4:
-		return fmt.Sprintf("%.0f k", v/1e3)
-	case v >= 10 || v == math.Trunc(v):
-		return fmt.Sprintf("%.0f", v)
-	}
-	return fmt.Sprintf("%.2g", v)
 }

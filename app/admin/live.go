@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/app/findings"
+	"github.com/sightline-router/sightline/internal/printable"
 	"github.com/sightline-router/sightline/internal/retry"
 )
 
@@ -43,7 +44,7 @@ type livePage struct {
 
 func newLivePage(s State) *livePage {
 	return &livePage{state: s, page: template.Must(template.New("").Funcs(template.FuncMap{
-		"ago": func(t time.Time) string { return rough(time.Since(t)) }}).ParseFS(files, "page.html"))}
+		"ago": func(t time.Time) string { return printable.Rough(time.Since(t)) }}).ParseFS(files, "page.html"))}
 }
 
 // run samples until ctx ends.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/app/findings"
+	"github.com/sightline-router/sightline/internal/printable"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/router/forecast"
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -58,7 +59,7 @@ func AskOrder(ctx context.Context, q AdminRequest, order, worker string, wait ti
 	fmt.Fprintf(out, "%s is %v, with %d requests in flight.\n", worker, of.Service, of.Inflight)
 	if of.Service != fleet.InService {
 		fmt.Fprintf(out, "It alone holds %s prompt tokens, of which %s are expected to be asked for again.\n",
-			formatShort(of.Removal.Alone), formatShort(of.Removal.Again))
+			printable.Amount(of.Removal.Alone), printable.Amount(of.Removal.Again))
 		if of.Others == 0 {
 			fmt.Fprintln(out, "No other replica hears of it: a restart of this Sightline ends it.")
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/app/findings"
+	"github.com/sightline-router/sightline/internal/printable"
 	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/account"
@@ -87,7 +88,7 @@ func failedOf(s *Status, now time.Time) failed {
 	}
 	share := 100 * float64(s.Failed) / float64(max(1, s.Requests))
 	f := failed{Share: fmt.Sprintf("%.0f %%", share), Some: s.Failed > 0,
-		Of: fmt.Sprintf("%d of %d in %s; %d refused, %d undecided", s.Failed, s.Requests, rough(now.Sub(s.Since)), s.Refused, s.Undecided)}
+		Of: fmt.Sprintf("%d of %d in %s; %d refused, %d undecided", s.Failed, s.Requests, printable.Rough(now.Sub(s.Since)), s.Refused, s.Undecided)}
 	if f.Some && share < 10 {
 		f.Share = fmt.Sprintf("%.2g %%", share)
 	}
@@ -118,7 +119,7 @@ func (r *row) RemovalCost() string {
 	if r.Removal == nil {
 		return ""
 	}
-	return formatShort(r.Removal.Cost()) + " tokens"
+	return printable.Amount(r.Removal.Cost()) + " tokens"
 }
 
 // Find is what it is looked for by.
@@ -220,7 +221,7 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 		v.Where, v.Changed = where(&r), changedAt(&r)
 	}
 	if !s.Began.IsZero() {
-		v.Since = s.Began.Local().Format("2 Jan 15:04") + " (" + rough(now.Sub(s.Began)) + ")"
+		v.Since = s.Began.Local().Format("2 Jan 15:04") + " (" + printable.Rough(now.Sub(s.Began)) + ")"
 	}
 	if s.Others != nil {
 		v.Others = "no other replica is connected"
@@ -231,7 +232,7 @@ func (c *livePage) view(now time.Time, workers []findings.Worker, query url.Valu
 	all := s.Router.Recent(1024)
 	v.Kept = len(all)
 	if len(all) > 0 {
-		v.Window = rough(now.Sub(all[len(all)-1].At))
+		v.Window = printable.Rough(now.Sub(all[len(all)-1].At))
 	}
 	c.fleet(v, workers, all)
 	v.judge(all)
@@ -356,8 +357,8 @@ func savedOf(t router.Totals, rate float64) saved {
 	if whole == 0 {
 		return saved{Share: "–", Of: "no requests yet", Hours: "–", Unit: "GPU-hours", How: "no requests yet"}
 	}
-	s := saved{Share: fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)), Of: fmt.Sprintf("%s of %s, %s",
-		formatShort(float64(part)), formatShort(float64(whole)), how),
+	s := saved{Share: printable.Percent(int(part), int(whole)), Of: fmt.Sprintf("%s of %s, %s",
+		printable.Amount(float64(part)), printable.Amount(float64(whole)), how),
 		Hours: "–", Unit: "GPU-hours", How: "no prefill rate has been measured yet"}
 	if rate > 0 {
 		if spent := float64(part) / rate; spent >= 360 {
@@ -365,7 +366,7 @@ func savedOf(t router.Totals, rate float64) saved {
 		} else {
 			s.Hours, s.Unit = rounded(spent, 2), "GPU-seconds"
 		}
-		s.How = fmt.Sprintf("estimated at %s tokens/s, as measured, and one GPU per worker", formatShort(rate))
+		s.How = fmt.Sprintf("estimated at %s tokens/s, as measured, and one GPU per worker", printable.Amount(rate))
 	}
 	return s
 }
@@ -384,7 +385,7 @@ func (v *view) checks(s *State, worker string) {
 		for _, r := range s.Probe.Results() {
 			row := probed{Result: r}
 			if !r.At.IsZero() {
-				row.Ago = rough(time.Since(r.At))
+				row.Ago = printable.Rough(time.Since(r.At))
 			}
 			for _, f := range r.Findings {
 				if f.Verdict != probe.Equal {
@@ -422,7 +423,7 @@ func (v *view) judge(all []router.Recent) {
 		}
 	}
 	if first := firstBytes(all); len(first) > 0 {
-		v.First, v.FirstTail = brief(quantile(first, 0.5)), brief(quantile(first, 0.95))
+		v.First, v.FirstTail = printable.Brief(quantile(first, 0.5)), printable.Brief(quantile(first, 0.95))
 		v.FirstCount = len(first)
 	} else {
 		v.First = "–"
@@ -449,33 +450,10 @@ func firstBytes(all []router.Recent) (list []time.Duration) {
 	return list
 }
 
-// brief formats the duration of a request, rough the longer durations that people read.
-func brief(d time.Duration) string {
-	switch {
-	case d < time.Millisecond:
-		return fmt.Sprintf("%d µs", d.Round(10*time.Microsecond).Microseconds())
-	case d < 10*time.Second:
-		return fmt.Sprintf("%d ms", d.Round(time.Millisecond).Milliseconds())
-	}
-	return fmt.Sprintf("%.1f s", d.Seconds())
-}
-
-func rough(d time.Duration) string {
-	switch {
-	case d < 100*time.Second:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < 100*time.Minute:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
-}
-
 func newDecision(d *router.Recent) decision {
-	row := decision{Recent: *d, Ago: rough(time.Since(d.At)), Took: brief(d.Took)}
+	row := decision{Recent: *d, Ago: printable.Rough(time.Since(d.At)), Took: printable.Brief(d.Took)}
 	if d.FirstByte > 0 {
-		row.First = brief(d.FirstByte)
+		row.First = printable.Brief(d.FirstByte)
 	}
 	return row
 }
@@ -522,7 +500,7 @@ func changedAt(r *report.Report) (list []changed) {
 	for _, p := range r.Places {
 		one := changed{p, fmt.Sprintf("%.1f %%", 100*float64(p.Tokens)/float64(max(1, r.Accounted))), ""}
 		if p.Seconds > 0 {
-			one.Took = brief(time.Duration(p.Seconds * float64(time.Second)))
+			one.Took = printable.Brief(time.Duration(p.Seconds * float64(time.Second)))
 		}
 		list = append(list, one)
 	}
@@ -536,7 +514,7 @@ var causeClass = map[account.Cause]string{account.Block: "c5", account.KeptShort
 func newDecided(e Explained) *decided {
 	d := &decided{Explained: e}
 	if e.Recent.FirstByte > 0 {
-		d.FirstByte = brief(e.Recent.FirstByte)
+		d.FirstByte = printable.Brief(e.Recent.FirstByte)
 	}
 	most := 1.0
 	for i := range e.Ranked {
@@ -551,7 +529,7 @@ func newDecided(e Explained) *decided {
 			}
 			width := 300 * t.Tokens / most
 			one.Bars = append(one.Bars, bar{t.Name, "c" + strconv.Itoa(i+1), fmt.Sprintf("%.1f", at), fmt.Sprintf("%.1f", width),
-				formatShort(t.Tokens)})
+				printable.Amount(t.Tokens)})
 			at += width
 		}
 		d.Candidates = append(d.Candidates, one)

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -284,23 +285,12 @@ func thousands(n int) string {
 	return text
 }
 
-// short writes a number with about three digits.
-func short(n float64) string {
-	switch {
-	case n >= 1e6:
-		return fmt.Sprintf("%.1fM", n/1e6)
-	case n >= 1e4:
-		return fmt.Sprintf("%.0fk", n/1e3)
-	}
-	return fmt.Sprintf("%.0f", n)
-}
+// narrow takes the spaces out of a number, for a table's cell.
+func narrow(text string) string { return strings.ReplaceAll(text, " ", "") }
 
-func percent(part, of int) string {
-	if of == 0 {
-		return "–"
-	}
-	return fmt.Sprintf("%.0f%%", 100*float64(part)/float64(of))
-}
+func short(n float64) string { return narrow(printable.Amount(math.Round(n))) }
+
+func percent(part, of int) string { return narrow(printable.Percent(part, of)) }
 
 // millis writes a time to the first byte; 0: not known.
 func millis(ms float64) string {

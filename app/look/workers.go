@@ -161,7 +161,7 @@ func (p *page) workers(rows []admin.WorkerRow) {
 		r := &rows[i]
 		cache, rate, events := "–", "–", "–"
 		if r.Report != nil {
-			cache = orDash(strings.ReplaceAll(r.Report.Percent(), " ", ""))
+			cache = orDash(narrow(r.Report.Percent()))
 		}
 		if r.Rate > 0 {
 			rate = short(r.Rate)

@@ -1,5 +1,5 @@
 // Package printable makes texts from outside fit for a terminal, which would obey control characters, and could be made to show one text
-// in another's direction.
+// in another's direction. It also writes numbers and durations for people.
 package printable
 
 import (

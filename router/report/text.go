@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/printable"
 	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
@@ -80,7 +81,7 @@ func (r Report) String() string {
 	row("requests", func(s *Side) string { return fmt.Sprint(s.Requests) })
 	row("failed", func(s *Side) string { return fmt.Sprint(s.Failed) })
 	row("prompt tokens", func(s *Side) string { return fmt.Sprint(s.Prompt) })
-	row("cached of them", func(s *Side) string { return fmt.Sprintf("%d (%s)", s.Cached, percent(s.Cached, s.Prompt)) })
+	row("cached of them", func(s *Side) string { return fmt.Sprintf("%d (%s)", s.Cached, printable.Percent(s.Cached, s.Prompt)) })
 	row("  requests measured", func(s *Side) string { return fmt.Sprint(s.Known) })
 	row("  by the engine's count", func(s *Side) string { return fmt.Sprint(s.Counted) })
 	row("first byte, median", func(s *Side) string { return millis(s.FirstByte.P50, s.FirstByte.N) })
@@ -189,12 +190,12 @@ func (x *Savings) write(w io.Writer) {
 		fmt.Fprint(w, "\nNo request was not steered of which it is known what the choice would have been.\n")
 		return
 	}
-	of := func(n int) string { return fmt.Sprintf("%d (%s)", n, percent(n, x.Requests)) }
+	of := func(n int) string { return fmt.Sprintf("%d (%s)", n, printable.Percent(n, x.Requests)) }
 	fmt.Fprintf(w, "\nOf %d unsteered requests, each as its workers stood when it was decided, the choice would have found\n", x.Requests)
 	fmt.Fprintf(w, "  more cached   %s: %d tokens more\n", of(x.Better), x.Spared)
 	fmt.Fprintf(w, "  as much       %s\n", of(x.Requests-x.Better-x.Worse))
 	fmt.Fprintf(w, "  less          %s: %d tokens less\n", of(x.Worse), x.Cost)
-	fmt.Fprintf(w, "In all %+d tokens (%s of their prompts)", x.Spared-x.Cost, percent(x.Spared-x.Cost, x.Prompt))
+	fmt.Fprintf(w, "In all %+d tokens (%s of their prompts)", x.Spared-x.Cost, printable.Percent(x.Spared-x.Cost, x.Prompt))
 	if x.Uncertainty > 0 {
 		fmt.Fprintf(w, ", %.0f ± %.0f a request", x.Mean, x.Uncertainty)
 	} else if x.Requests < fewForMean {
@@ -218,13 +219,6 @@ func minute(t time.Time) string {
 		return "–"
 	}
 	return t.Format("2006-01-02 15:04")
-}
-
-func percent(n, of int) string {
-	if of == 0 {
-		return "–"
-	}
-	return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(of))
 }
 
 func millis(ms float64, n int) string {
