@@ -125,7 +125,8 @@ func madeUpBy(t *testing.T, size int, state string) (srv *httptest.Server, decid
 // TestFleets: the worst workers come first, one row or strip each; decisions are chosen by what is wrong with them. With
 // SIGHTLINE_PAGES=1 the pages stay up until the standard input ends, for a browser (make page).
 func TestFleets(t *testing.T) {
-	for state, sizes := range map[string][]int{"well": {0, 1, 16, 48, 200}, "broken": {1, 16, 48, 200}, "ranks": {16, 200}, "storm": {12}} {
+	for state, sizes := range map[string][]int{"well": {0, 1, 6, 16, 48, 200}, "broken": {1, 6, 16, 48, 200}, "ranks": {16, 200},
+		"storm": {12}} {
 		for _, size := range sizes {
 			srv, broken := madeUp(t, size, state), state == "broken" || state == "storm"
 			get := func(path string) string {
@@ -151,7 +152,7 @@ func TestFleets(t *testing.T) {
 			}
 			failed := map[bool]string{size == 0: "–", size > 0: "0 %"}[true]
 			if broken {
-				failed = map[int]string{1: "100 %", 12: "17 %", 16: "12 %", 48: "10 %", 200: "10 %"}[size]
+				failed = map[int]string{1: "100 %", 6: "17 %", 12: "17 %", 16: "12 %", 48: "10 %", 200: "10 %"}[size]
 			}
 			if !strings.Contains(page, ">"+failed+"</b>of requests failed") {
 				t.Errorf("%d %s: want %s of requests failed on the page", size, state, failed)

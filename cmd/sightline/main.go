@@ -97,18 +97,13 @@ func (s *shared) from() look.From {
 	return look.From{Config: s.Config, Admin: s.Admin, Namespace: s.Namespace}
 }
 
-// moved lists the commands that are sightline-lab's since this release. The next release may forget them, and what main says of --json.
+// moved lists the commands that are sightline-lab's since this release. The next release may forget them.
 var moved = []string{"bench", "demo", "epp-conformance", "replay", "sim", "worker-sim"}
 
 func main() {
 	os.Args = append(os.Args[:1], asPicker(os.Args[1:])...)
 	if len(os.Args) > 1 && slices.Contains(moved, os.Args[1]) {
 		fmt.Fprintf(os.Stderr, "sightline: sightline %[1]s is now sightline-lab %[1]s\n", os.Args[1])
-		os.Exit(1)
-	}
-	if len(os.Args) > 1 && slices.Contains([]string{"doctor", "explain", "report"}, os.Args[1]) && (slices.Contains(os.Args, "--json") ||
-		slices.Contains(os.Args, "--jsonl")) {
-		fmt.Fprintf(os.Stderr, "sightline: %s has -o json instead of --json\n", os.Args[1])
 		os.Exit(1)
 	}
 	program.Main("sightline", description, &cli{})

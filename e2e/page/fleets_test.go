@@ -51,7 +51,7 @@ func madeUp(t *testing.T) map[string]string {
 	return nil
 }
 
-// The pages of fleets from none to 200 workers, well, broken, of ranks and of long names, in four sizes: what is wrong comes first and
+// The pages of fleets from none to 200 workers, well, broken, of ranks and of long names, in four sizes, two of them light, two dark: what is wrong comes first and
 // in words, tiles fill their rows, a name keeps its rank, figures stand in columns, plots come before workers, nothing is cut off, and axe finds no fault.
 func TestFleetPages(t *testing.T) {
 	at := madeUp(t)
@@ -60,10 +60,10 @@ func TestFleetPages(t *testing.T) {
 	if err != nil {
 		t.Logf("axe: NOT RUN: %v (make page fetches it with npm)", err)
 	}
-	for _, size := range sizes {
+	for i, size := range sizes {
 		for fleet, page := range at {
 			n, state, _ := strings.Cut(fleet, " ")
-			scheme := map[bool]string{true: "dark", false: "light"}[state == "broken"]
+			scheme := map[bool]string{true: "dark", false: "light"}[(state == "broken") == (i%2 == 0)]
 			name := fmt.Sprintf("%s-%s-%d", n, state, size[0])
 			t.Run(name, func(t *testing.T) {
 				ctx, h := tab(t, b, size[0], size[1], scheme)
