@@ -202,6 +202,7 @@ func (m *Forecaster) Settle() {
 		s := m.slots[t.Slot]
 		m.now = m.since(t.at)
 		if t.Size == 0 && s != nil && s.tokens > 0 {
+			t.Tokens = min(t.Tokens, (len(t.Chain)+1)*s.tokens) // no more than its blocks show: another's count would call for workers
 			t.Size, t.Whole = s.tokens, len(t.Chain) == t.Tokens/s.tokens
 		}
 		switch readable := s != nil && s.size > 0 && t.Size > 0 && (t.Whole || len(t.Chain) > 0); {

@@ -104,6 +104,13 @@ func TestRemovalLoad(t *testing.T) {
 			t.Errorf("%d workers for %v of the time beside %v, want %d", got, c.share, c.waits, c.want)
 		}
 	}
+	for _, blocks := range []int{15, 0} { // of another replica, whose counts are what it says
+		m.Decided(Request{Chain: chain([2]int{1000, blocks}), Tokens: 1 << 40}, start.Add(300*time.Second))
+	}
+	now = m.Forecast(10*time.Minute, start.Add(300*time.Second))
+	if got := now.Needed(0.9, 0); got != 3 {
+		t.Errorf("%d workers beside another replica's requests of 2^40 tokens, want 3", got)
+	}
 	for i := range 300 { // as many tokens again that no rule reads
 		m.Decided(Request{uint32(i % 3), nil, 16, 240, false, nil}, start.Add(time.Duration(i)*time.Second))
 	}
