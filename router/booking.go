@@ -108,6 +108,9 @@ func (r *booker) book(p *plan) {
 		a.watching.Said = r.learning.paths().NewSaid()
 		p.out.Said = a.watching.Said
 	}
+	if a.watching != nil && c.Chosen.Ordered() {
+		a.watching.Due = p.due
+	}
 	work := r.fillBooking(b, &st, &a)
 	r.openAccount(b, &st, &a, p.mem.overlap.elsewhere(&p.list.selection, c.Chosen), p.out.Regret)
 	if from, to, ok := r.comparable(b, &a); ok {

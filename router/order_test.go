@@ -3,12 +3,15 @@ package router
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // due returns the number that a request's worker is sent.
@@ -167,5 +170,45 @@ func TestUnsteeredIsDue(t *testing.T) {
 	off := got - w.now.UnixMilli() // of two workers one holds what is cached
 	if want := int64(2*cached.PromptTokens-d.CachedTokens) / 8; err != nil || len(d.Targets) > 0 || off < want-1 || off > want+1 {
 		t.Errorf("got %+v, want no target, and due %d ms after its arrival", d.UnsteeredChoice, want)
+	}
+}
+
+// Without sessions in events, blocks are learned of the request with which the worker begins: at one that serves by when requests are due,
+// a short one that came behind a long one.
+func TestLearnedByTurn(t *testing.T) {
+	for serves, reversed := range map[rules.Serving]bool{rules.AsTheyCome: false, rules.LowFirst: true, rules.HighFirst: true} {
+		w := newWorld(t, 1)
+		w.withoutFiles(nil)
+		w.slots[0].Worker.SetServing(serves)
+		long, short := chatBody("m", fmt.Sprintf("%q", text(600, 1))), chatBody("m", fmt.Sprintf("%q", text(40, 2)))
+		blocks := map[string]int{long: 60, short: 8}
+		first, second := w.decide(long), w.decide(short)
+		order := []string{long, short}
+		if reversed {
+			slices.Reverse(order)
+		}
+		for _, one := range order {
+			var locals []uint64
+			for i := range blocks[one] {
+				locals = append(locals, uint64(1000*blocks[one]+i))
+			}
+			hashes := block.Fixed().Chain(nil, locals)
+			w.Learner().Stored(w.slots[0].ID, &kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals,
+				EngineHashes: hashes})
+			if err := w.index.Store(w.slots[0].ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, d := range []Decision{first, second} {
+			w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, PromptTokens: -1, CachedTokens: -1})
+		}
+		w.now = w.now.Add(time.Minute)
+		w.Learner().Settle(w.now)
+		for _, one := range order {
+			if d := w.decide(one); d.Reason != Predicted || d.CachedTokens > 16*blocks[one] || d.CachedTokens < 16*(blocks[one]-1) {
+				t.Errorf("served %s: of a prompt of %d blocks %d tokens are %s, want it predicted but for its last block", serves, blocks[one],
+					d.CachedTokens, d.Reason)
+			}
+		}
 	}
 }

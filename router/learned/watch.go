@@ -29,7 +29,7 @@ const MaxBlocks = 1 << 14
 //   - if it names the session that this request has and no other one,
 //   - or, without a session, if it goes on where the request's blocks end,
 //   - or else to one that has no blocks yet: of those whose recalled beginning agrees with the event's blocks and all before them, to the
-//     one that agrees furthest, and of several to the oldest, since engines begin with it.
+//     one that agrees furthest, and of several to the one with which the engine begins: that is due first, else the oldest.
 //
 // Where another request could be meant, what is taught is a guess (Taught.Guess).
 //
@@ -72,6 +72,7 @@ type Request struct {
 	Size    int    // tokens in a block
 	Session string // that the engine's events name; "": they name none
 	Path    Path
+	Due     int64       // when, if the slot serves what is due first (order of router); 0: it serves them as they come, or it is not known how
 	Begin   []uint64    // local hashes of the blocks that its prompt should begin with; nil: none are known
 	AtEnd   bool        // the engine stores an answer's blocks when it ends (rules.Rules.AnswersAtEnd)
 	Shared  bool        // others send requests to the slot, which are not watched: other replicas, or clients that go past Sightline
@@ -462,16 +463,11 @@ func (l *Learner) begins(slot indexer.SlotID, e *kvevent.Event, before []uint64,
 		if e.HasParent && len(before) == 0 || agreed > 0 && y.sums[agreed-1] != l.sums[agreed-1] {
 			continue
 		}
-		open := y.ended.IsZero()
-		better := best == nil
-		switch {
-		case better:
-		case open != best.ended.IsZero():
-			better = open
-		default:
-			better = agreed > most
+		if best != nil { // if it is another's, the next one may go to a wrong one too, though only one is left then
+			y.guess, best.guess = true, true
 		}
-		if better {
+		switch open, was := y.ended.IsZero(), best != nil && best.ended.IsZero(); {
+		case best == nil, open && !was, open == was && (agreed > most || agreed == most && y.Due < best.Due):
 			best, most = y, agreed
 		}
 	}
