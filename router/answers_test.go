@@ -23,6 +23,7 @@ type talker struct {
 	unseen    bool // responses do not pass by
 	unnamed   bool // events name no sessions
 	uncounted bool // ends tell no tokens
+	soon      bool // requests follow each other within seconds
 	count     map[string]int
 	kind      string // of what a client does, for messages
 }
@@ -58,7 +59,16 @@ func tokensOfText(text string, size int) (list []string) {
 func chatPrompt(messages []chatMessage) (tokens []string) {
 	for _, m := range messages {
 		tokens = append(tokens, "<"+m["role"].(string)+">")
-		tokens = append(tokens, tokensOfText(fmt.Sprint(m["content"]), 4)...)
+		switch content := m["content"].(type) {
+		case string:
+			tokens = append(tokens, tokensOfText(content, 4)...)
+		case []chatMessage: // a clip of sound, of 20 to 70 tokens, and a text
+			clip := content[0]["input_audio"].(string)
+			for range 20 + 10*(int(clip[0])%6) {
+				tokens = append(tokens, "<"+clip+">")
+			}
+			tokens = append(tokens, tokensOfText(content[1]["text"].(string), 4)...)
+		}
 		if calls, ok := m["tool_calls"].(string); ok {
 			tokens = append(tokens, tokensOfText(calls, 4)...)
 		}
@@ -162,7 +172,7 @@ func (e *talker) ask(messages []chatMessage, a spoken) {
 		o.PromptTokens, o.OutputTokens = -1, 0
 	}
 	e.Observe(o)
-	e.now = e.now.Add(time.Minute)
+	e.now = e.now.Add(map[bool]time.Duration{false: time.Minute, true: 1100 * time.Millisecond}[e.soon])
 	e.Learner().Settle(e.now)
 }
 
@@ -207,11 +217,11 @@ func (e *talker) stream(d Decision, a spoken) {
 func TestAnswersByContent(t *testing.T) {
 	kinds := []string{"kept", "edited", "trimmed", "reasoning dropped", "reasoning given back", "tool calls printed anew", "cut",
 		"regenerated", "branched", "several", "broken off", "all"}
-	for _, way := range []string{"", "odd", "unseen", "unnamed", "uncounted", "unnamed and uncounted"} {
+	for _, way := range []string{"", "odd", "unseen", "unnamed", "uncounted", "unnamed and uncounted", "unseen, of sounds"} {
 		for _, kind := range kinds {
 			t.Run(kind+" "+way, func(t *testing.T) {
 				e := newTalker(t, 7)
-				e.odd, e.unseen = way == "odd", way == "unseen"
+				e.odd, e.unseen = way == "odd", strings.HasPrefix(way, "unseen")
 				e.unnamed, e.uncounted = strings.Contains(way, "unnamed"), strings.Contains(way, "uncounted")
 				system := chatMessage{"role": "system", "content": e.words(100)}
 				for i := range 8 {
@@ -222,9 +232,14 @@ func TestAnswersByContent(t *testing.T) {
 					if kind == "all" {
 						what = kinds[e.rng.IntN(len(kinds)-1)]
 					}
-					e.talk(what, i, []chatMessage{system, {"role": "user", "content": e.words(20)}})
+					question := chatMessage{"role": "user", "content": e.words(20)}
+					if strings.HasSuffix(way, "sounds") {
+						question["content"] = []chatMessage{{"type": "input_audio", "input_audio": fmt.Sprint(i / 2)},
+							{"type": "text", "text": question["content"]}}
+					}
+					e.talk(what, i, []chatMessage{system, question})
 				}
-				seen := slices.Contains([]string{"kept", "cut", "regenerated", "branched"}, kind) && way != "unseen" &&
+				seen := slices.Contains([]string{"kept", "cut", "regenerated", "branched"}, kind) && !strings.HasPrefix(way, "unseen") &&
 					way != "unnamed and uncounted"
 				// A whole prompt again whose tokens nobody counted may end with its last block, and is predicted without it.
 				again := kind == "regenerated" && way == "uncounted"

@@ -17,6 +17,7 @@
 package learned
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -64,7 +65,9 @@ type root struct {
 
 	rows      map[uint32]int8 // by worker: prompts in a row that had fewer blocks than others had where they begin alike
 	judged    uint8
-	odd       uint32 // the only worker with oddRow of them: what has fewer blocks there says nothing about the others; 0: none
+	odd       uint32 // the only worker of several with oddRow of them: what has fewer blocks there says nothing about the others; 0: none
+	first     uint32 // that taught
+	several   bool   // another one has taught since
 	low, fine bool   // what is taught now has fewer blocks than others; has all of them
 }
 
@@ -313,7 +316,8 @@ func (r *root) judge(worker uint32) {
 	if worker == 0 || !r.low && !r.fine {
 		return
 	}
-	r.judged++
+	r.judged, r.first = r.judged+1, cmp.Or(r.first, worker)
+	r.several = r.several || worker != r.first
 	if r.judged == 0 { // some are of workers that are gone; there are 255 at most
 		maps.DeleteFunc(r.rows, func(w uint32, _ int8) bool { return w != r.odd })
 	}
@@ -347,7 +351,7 @@ func (r *root) judge(worker uint32) {
 			return
 		}
 	}
-	if row == oddRow {
+	if row == oddRow && r.several {
 		r.odd, r.rows[worker] = worker, oddStays
 	}
 }

@@ -593,6 +593,24 @@ func TestOddWorker(t *testing.T) {
 	}
 }
 
+// TestLoneWorker: where one worker teaches all, none is odd: prompts that share fewer and fewer blocks, as where clients edit texts, lower
+// what is known each time.
+func TestLoneWorker(t *testing.T) {
+	o := newOddly()
+	for range 10 {
+		r, _ := o.ask()
+		o.teach(r, 10, 0)
+	}
+	for from := len(request{o.shared}.prompt()[2:])/16 - 1; from > 2; from-- {
+		r, _ := o.ask()
+		o.teach(r, 10, from)
+		r, _ = o.ask()
+		if n, _ := o.known(r); n > from {
+			t.Errorf("got %d blocks known of what all share, want %d at most, as the latest prompt has", n, from)
+		}
+	}
+}
+
 // TestOddWorkerRepeats: the same of one request that all workers get again and again.
 func TestOddWorkerRepeats(t *testing.T) {
 	for _, c := range []struct {

@@ -33,7 +33,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Recalled) {
 		}
 		if equal < len(n.steps) {
 			last.certain(p, at, root, out)
-			n.estimate(m.sizes.weigh(class, p.Steps[at:at+equal]), out)
+			n.estimate(m.sizes.weigh(class, p.Steps[at:at+equal]), m.sizes.Of(class).least(p.Steps[at+equal:]), out)
 			out.Reach = at + equal
 			m.use(n)
 			return
@@ -98,18 +98,22 @@ func (p *Path) at(step int) uint64 {
 	return 0
 }
 
-// estimate replaces the certain blocks of out by those of the node, if a path that leaves it after steps of some weight probably has more.
-func (n *node) estimate(weight int32, out *Recalled) {
+// estimate replaces the certain blocks of out by those of the node, if a path that leaves it after steps of some weight, and has others of
+// the weight rest behind them, probably has more. They are fewer than the path's whole prompt has: that is shorter than the node's by no
+// more than twice what is expected.
+func (n *node) estimate(weight int32, rest float64, out *Recalled) {
 	out.Estimate = true
-	reach := n.length()
-	if n.common >= 0 {
-		reach = int(n.common)
-	} else if n.ending != nil {
+	reach := int(n.common) // -1: what its chain has belongs to a longer path
+	if n.common < 0 && n.ending != nil {
 		reach = int(n.ending.held) - 1 // see certain
 	}
 	known := len(out.Blocks)
-	if likely := known + int(float64(max(0, reach-known))*float64(weight)/float64(max(n.weight, weight, 1))); likely > known {
-		out.Blocks = n.chain(out.Blocks[:0], likely)
+	behind := max(0, float64(reach-known))
+	each := behind / float64(max(n.weight, weight, 1))
+	likely := each * float64(weight)
+	most := behind - 1 - 2*each*max(0, float64(n.weight-weight)-rest)
+	if more := known + int(min(likely, max(most, likely/2))); more > known {
+		out.Blocks = n.chain(out.Blocks[:0], more)
 		out.Learned = min(out.Learned, int(n.from))
 	}
 }
