@@ -315,7 +315,7 @@ func (o *overlap) proven(slot *fleet.Slot, unit int, now time.Time) (blocks, gpu
 // than what is remembered of it.
 func (o *overlap) onItsWay(in *lookInput, i int) *speculative.Reaches {
 	r := &o.lookups[i].recalled
-	if r.class == 0 || r.Steps >= len(r.path.Steps) {
+	if r.class == 0 || r.Steps >= len(r.path.Steps) || o.lookups[i].read.facts.Reuse == prompt.Recomputed {
 		return nil
 	}
 	o.sent.Reset()

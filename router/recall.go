@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/speculative"
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -98,7 +97,7 @@ func (l *lookup) looksUp() bool {
 
 // learnable reports whether events can tell what becomes of the request.
 func (e *engineReading) learnable() bool {
-	return e.facts.Reuse != prompt.Recomputed && !e.facts.Several && e.facts.Ambiguous(false) == "" && !e.refused()
+	return !e.facts.Several && e.facts.Ambiguous(false) == "" && !e.refused()
 }
 
 // recall replaces the blocks by remembered ones if these are more. path is the request's, read once for all lookups.

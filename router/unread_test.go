@@ -201,6 +201,43 @@ func TestUnreadMediaOnTheirWay(t *testing.T) {
 	}
 }
 
+// A request for whose prompt's log probabilities the engine computes all of it finds nothing cached, and teaches what its prompt becomes.
+func TestUnreadRecomputed(t *testing.T) {
+	w := newWorld(t, 2)
+	w.withoutFiles(nil)
+	const blocks = 20
+	var locals []uint64
+	for i := range blocks {
+		locals = append(locals, uint64(1000+i))
+	}
+	hashes := block.Fixed().Chain(nil, locals)
+	ask := func(field string) Decision {
+		t.Helper()
+		d := w.decide(fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":%q}]%s}`, text(200, 1), field))
+		for _, slot := range w.slots {
+			if slot.Worker.Addr == d.Targets[0].Addr {
+				w.Learner().Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals,
+					EngineHashes: hashes, Session: d.Session})
+				if err := w.index.Store(slot.ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: 0, PromptTokens: blocks*16 + 3, OutputTokens: 1})
+		w.now = w.now.Add(time.Minute)
+		w.Learner().Settle(w.now)
+		return d
+	}
+	for _, field := range []string{`,"prompt_logprobs":1`, `,"prompt_logprobs":0`, `,"echo":true`} {
+		if d := ask(field); d.CachedTokens != 0 || d.Why != "the engine bypasses its cache for this request" {
+			t.Errorf("with %s: got %d tokens predicted, %s (%s), want none", field, d.CachedTokens, d.Reason, d.Why)
+		}
+	}
+	if d := ask(`,"logprobs":true`); d.Reason != Learned || d.CachedTokens != blocks*16 {
+		t.Errorf("without: got %d tokens %s (%s), want %d learned", d.CachedTokens, d.Reason, d.Why, blocks*16)
+	}
+}
+
 // withoutFiles makes the router one of a model without files, which shares what it books by share.
 func (w *world) withoutFiles(share func(*SharedBooking)) {
 	w.t.Helper()
