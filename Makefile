@@ -129,9 +129,9 @@ e2e-vllm: ## real vLLM workers of two releases, and hybrid models, CPU build (10
 	  $(GO) test -count=1 -timeout 40m -v -run 'TestRealVLLM' ./e2e; echo $$? > $$log.code; } | tee $$log; grep '^e2e-vllm:' $$log; exit $$(cat $$log.code)
 
 .PHONY: e2e-learned
-e2e-learned: ## what is learned beside a real vLLM's count, no file of its models, eleven kinds of conversations, CPU build (half an hour): VLLM=0.32.0 TALKS=8
+e2e-learned: ## what is learned beside a real vLLM's count, no file of nine models, eleven kinds of conversations, CPU build (half an hour): VLLM=0.32.0 TALKS=4
 	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
-	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) SIGHTLINE_LEARNED_TALKS=$(or $(TALKS),8) $(GO) test -count=1 -timeout 90m -v -run 'TestLearnedVLLM' ./e2e
+	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) SIGHTLINE_LEARNED_TALKS=$(or $(TALKS),4) $(GO) test -count=1 -timeout 90m -v -run 'TestLearnedVLLM' ./e2e
 
 CONTRACT := $(CACHE)/contract-$(VLLM)
 .PHONY: contract

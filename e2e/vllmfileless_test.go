@@ -24,6 +24,7 @@ type unfiled struct {
 	args         []string
 	medium       func(seed uint64) any // a content part of a conversation's first message; nil: none
 	behind       bool                  // it stands behind the message's text, and the engine puts it before
+	block        int                   // tokens of a block of the layers that see all tokens; 0: 16
 }
 
 var unfiledModels = []unfiled{

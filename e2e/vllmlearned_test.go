@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -149,7 +150,8 @@ func TestLearnedVLLM(t *testing.T) {
 	forks, version := startForks(t, installed), versionOf(t, installed)
 	byKind := make([]learnedTally, len(talkKinds))
 	models := append(slices.Clone(unfiledModels), unfiled{name: "Gemma 3, windows", config: "gemma3"},
-		unfiled{name: "LFM2, states", config: "lfm2"})
+		unfiled{name: "LFM2, states", config: "lfm2"}, unfiled{name: "Llama 4, chunks", config: "llama4"},
+		unfiled{name: "Gemma 4, windows", config: "gemma4", block: 32}, unfiled{name: "Qwen3-Next, states", config: "qwen3_next", block: 48})
 	var mu sync.Mutex
 	t.Run("models", func(t *testing.T) {
 		for i := range models {
@@ -159,12 +161,14 @@ func TestLearnedVLLM(t *testing.T) {
 				l := m.serve(t, forks)
 				var sum learnedTally
 				for at := range talkKinds {
-					one := m.talks(t, l, at, talks)
-					sum.add(one)
-					t.Logf("answers %s: %+v", talkKinds[at].name, one)
-					mu.Lock()
-					byKind[at].add(one)
-					mu.Unlock()
+					t.Run(talkKinds[at].name, func(t *testing.T) {
+						one := m.talks(t, l, at, talks)
+						fmt.Printf("e2e-learned: vLLM %s, %s, answers %s: %+v\n", version, m.name, talkKinds[at].name, one)
+						sum.add(one)
+						mu.Lock()
+						byKind[at].add(one)
+						mu.Unlock()
+					})
 				}
 				fmt.Printf("e2e-learned: vLLM %s, %s: %+v\n", version, m.name, sum)
 			})
@@ -199,7 +203,7 @@ func (m *unfiled) talks(t *testing.T, l *lab.Lab, at, talks int) (y learnedTally
 		k.ask = func(body map[string]any, chunks int) string {
 			t.Helper()
 			seen := func() float64 { return metric(t, l, "sightline_learned_requests_total", "") }
-			before := seen()
+			before, last := seen(), lastDecision(t, l).Get("id").Str
 			r, text := answerOf(t, l, body, chunks)
 			if r.status != 200 {
 				t.Fatalf("%s: status %d: %.300s", kind.name, r.status, r.body)
@@ -208,10 +212,13 @@ func (m *unfiled) talks(t *testing.T, l *lab.Lab, at, talks int) (y learnedTally
 				quiet(t, l)
 				return text
 			}
-			y.compare(t, kind.name, lastDecision(t, l), r)
-			if _, recomputed := body["prompt_logprobs"]; !recomputed {
-				eventually(t, "the request is learned", func() bool { return seen() > before })
+			d := lastDecision(t, l)
+			if d.Get("id").Str == last { // Envoy found Sightline too slow, and asked nobody
+				t.Logf("%s: a request without a decision", kind.name)
+				return text
 			}
+			y.compare(t, kind.name, d, r, cmp.Or(m.block, 16))
+			eventually(t, "the request is learned", func() bool { return seen() > before })
 			return text
 		}
 		for turn := range 3 {
@@ -275,7 +282,7 @@ func answerOf(t *testing.T, l *lab.Lab, body map[string]any, chunks int) (r resu
 }
 
 // compare adds a decision and what the engine found.
-func (y *learnedTally) compare(t *testing.T, kind string, d gjson.Result, r result) {
+func (y *learnedTally) compare(t *testing.T, kind string, d gjson.Result, r result, block int) {
 	t.Helper()
 	predicted, cached, has := int(d.Get("cached_tokens").Int()), r.cached, r.prompt
 	switch d.Get("reason").Str {
@@ -287,7 +294,7 @@ func (y *learnedTally) compare(t *testing.T, kind string, d gjson.Result, r resu
 		case predicted > cached:
 			y.above++
 			t.Errorf("answers %s: learned %d, vLLM's %d of %d (%s)", kind, predicted, cached, has, d.Get("why").Str)
-		case predicted < cached-16:
+		case predicted < cached-block:
 			y.below++
 			t.Logf("answers %s: learned %d, vLLM's %d of %d (%s)", kind, predicted, cached, has, d.Get("why").Str)
 		}
