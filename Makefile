@@ -285,6 +285,11 @@ memory: ## how much memory strangers can make Sightline use: hostile bodies, str
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy
 	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e
 
+.PHONY: stress
+stress: ## what reads and writes sockets past Go's scheduler, for D=30m, and as long without preemption by signals
+	SIGHTLINE_STRESS=$(D) $(GO) test -count=1 -timeout 0 -v -run '^TestDirectStress$$' ./internal/sockets
+	GODEBUG=asyncpreemptoff=1 SIGHTLINE_STRESS=$(D) $(GO) test -count=1 -timeout 0 -v -run '^TestDirectStress$$' ./internal/sockets
+
 .PHONY: soak soak-index
 D ?= 30m
 soak: ## what wears a router out, for D=30m: nothing that comes again, made-up names, workers and agents that come and go, strangers' bytes; writes docs/reliability.md
@@ -295,7 +300,7 @@ soak-index: ## millions of steps of the index's model checker, and 1,020 workers
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./lab/sim
 
 # What make test does not run, the short ones first. Some fetch gigabytes; GOLDEN=DIR MODELS=DIR adds conformance.
-CHECKS ?= lint vuln page signals upgrade race fuzz cost memory chaos soak-media soak-index bench bench-envoy bench-media bench-index bench-events \
+CHECKS ?= lint vuln page signals upgrade race fuzz stress cost memory chaos soak-media soak-index bench bench-envoy bench-media bench-index bench-events \
   bench-restart bench-fleet bench-peers bench-large sim differential contract clients e2e-dynamo e2e-llmd e2e-compose e2e-gateway \
   differential-vllm e2e-vllm e2e-learned smuggle bench-rivals release-test soak $(if $(GOLDEN),conformance)
 .PHONY: all-checks

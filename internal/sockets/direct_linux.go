@@ -1,4 +1,4 @@
-//go:build linux && !race
+//go:build linux && (amd64 || arm64) && !race
 
 package sockets
 
@@ -13,7 +13,23 @@ import (
 
 // Direct returns a connection over the same socket that is read and written by system calls of which Go's scheduler is not told. They do
 // not block, so it has nothing to do; but being told, it wakes its monitor thread, which then looks for blocked threads every 20 µs until
-// the process is idle: three times a request of Envoy's, a sixth of a short one's CPU time.
+// the process is idle: three times a request of Envoy's.
+//
+// It saves a seventh of the CPU time of a chat of 4 KB behind Envoy, in alternation with connections that are not Direct, two busy cores,
+// November 2026, Go 1.26, Linux 6.18: one at a time 0.74 to 1.00 of it, median 0.85 of eight runs of 900 requests; four at a time 0.76 to
+// 1.00, median 0.86 of six. Below a tenth it is not worth its price: the race detector does not see these calls, and the rules below are
+// ours to keep.
+//
+//   - A call must return at once: while it runs, its thread's P runs nothing else, and the garbage collector waits for it. So each says
+//     MSG_DONTWAIT (Linux 2.2 and newer), whatever mode the socket is in, and much data is moved by ordinary calls.
+//   - A call that waits for a supervisor of system calls (strace, a seccomp notifier) holds its P for that long. It is
+//     slow then, as everything is, and right.
+//   - The memory of a call stays where it is: RawSyscall6 keeps its arguments alive, and no slice of ours is on a stack, which could move.
+//   - No GODEBUG setting changes any of this: with asyncpreemptoff=1, which signals no thread, the same tests pass.
+//
+// Where it is not known to hold, Direct returns c: with the race detector, on other systems and processors than Linux on amd64 and arm64
+// (direct_other.go), and for connections that are no sockets of this process, such as TLS ones. TestDirectStress is for a long run,
+// "make stress D=1h".
 func Direct(c net.Conn) net.Conn {
 	socket, ok := c.(syscall.Conn)
 	if !ok {
@@ -24,10 +40,10 @@ func Direct(c net.Conn) net.Conn {
 		return c
 	}
 	d := &directConn{Conn: c, raw: raw}
-	d.in.call = func(fd uintptr) bool { return d.in.once(syscall.SYS_READ, fd) }
+	d.in.call = func(fd uintptr) bool { return d.in.once(syscall.SYS_RECVFROM, fd) }
 	d.out.call = func(fd uintptr) bool {
 		for len(d.out.rest) > 0 && d.out.errno == 0 {
-			if !d.out.once(syscall.SYS_WRITE, fd) {
+			if !d.out.once(syscall.SYS_SENDTO, fd) {
 				return false
 			}
 		}
@@ -86,13 +102,14 @@ func (t *transfer) run(c *directConn, what string, wait func(func(uintptr) bool)
 
 // once makes one system call, an ordinary one if much is on its way. It returns false if the socket is not ready.
 func (t *transfer) once(trap, fd uintptr) bool {
+	const now = syscall.MSG_DONTWAIT | syscall.MSG_NOSIGNAL
 	for {
 		var n uintptr
 		var errno syscall.Errno
 		if t.large {
-			n, _, errno = syscall.Syscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.rest))), uintptr(len(t.rest)))
+			n, _, errno = syscall.Syscall6(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.rest))), uintptr(len(t.rest)), now, 0, 0)
 		} else {
-			n, _, errno = syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.rest))), uintptr(len(t.rest)))
+			n, _, errno = syscall.RawSyscall6(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.rest))), uintptr(len(t.rest)), now, 0, 0)
 		}
 		switch errno {
 		case 0:
