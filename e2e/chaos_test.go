@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -63,6 +65,9 @@ var faults = []fault{
 	}},
 	{"Envoy restarted hot", false, "held", (*chaos).hotRestart},
 	{"an image host that drips", false, "", (*chaos).drip},
+	{"image hosts that hang", false, "", (*chaos).hang},
+	{"replicas cut off from each other for 10 s", false, "", (*chaos).cutOff},
+	{"the decision log's disk full for 10 s", false, "", (*chaos).fullLog},
 	{"an event storm", false, "", (*chaos).storm},
 	{"1,000 workers join and leave", false, "", (*chaos).crowd},
 	{"JetStream's disk full for 10 s", false, "", (*chaos).fullDisk},
@@ -83,6 +88,9 @@ type chaos struct {
 	since   time.Time // the first of them
 	request func(i int) (string, bool)
 	also    func(i int) string // another body for the i-th request; "": none
+	vain    bool               // what also asks for cannot be had: its answers are kept in lost
+	lost    []attempt
+	between []*line // from each replica to the other
 	quit    chan struct{}
 	running sync.WaitGroup
 }
@@ -97,8 +105,13 @@ func TestChaos(t *testing.T) {
 		c.rate = r
 	}
 	args := []string{"--restart-epoch", "0", "--base-id", fmt.Sprint(os.Getpid() % 32000)}
-	c.stand = startStand(t, 4, 2, 2, 4, map[string]any{"drain": "0s", "fixed": unprobed(), "replicas": true,
-		"media": map[string]any{"allow": []string{"127.0.0.0/8"}}}, args...)
+	c.stand = startStandWith(t, "", func(s *stand) {
+		for i, r := range s.replicas {
+			w := startLine(t, s.replicas[1-i].listen)
+			c.between = append(c.between, w)
+			r.keys = map[string]any{"replicas": map[string]any{"addresses": []string{r.listen, w.addr}}}
+		}
+	}, 4, 2, 2, 4, map[string]any{"drain": "0s", "fixed": unprobed(), "media": map[string]any{"allow": []string{"127.0.0.0/8"}}}, args...)
 	c.begin()
 	c.more(3 * c.rate)
 	c.end()
@@ -115,7 +128,9 @@ func TestChaos(t *testing.T) {
 		said := f.do(c)
 		over := time.Now()
 		took := c.normal(f.name, over).Seconds()
-		c.also = nil
+		c.mu.Lock()
+		c.also, c.vain = nil, false
+		c.mu.Unlock()
 		all := c.end()
 		index := c.settle()
 		after := c.held()
@@ -182,7 +197,7 @@ func tally(all []attempt) (failed, cut, undecided int, example string) {
 
 // begin starts the load, end stops it and gives what came of it.
 func (c *chaos) begin() {
-	c.quit, c.all, c.good, c.sent = make(chan struct{}), nil, 0, 0
+	c.quit, c.all, c.lost, c.good, c.sent = make(chan struct{}), nil, nil, 0, 0
 	c.running.Go(func() {
 		tick := time.NewTicker(time.Second / time.Duration(c.rate))
 		defer tick.Stop()
@@ -194,18 +209,23 @@ func (c *chaos) begin() {
 			}
 			i := int(c.numbers.Add(1))
 			body, stream := c.request(i)
+			vain := false
+			c.mu.Lock()
 			if c.also != nil {
 				if other := c.also(i); other != "" {
-					body, stream = other, false
+					body, stream, vain = other, false, c.vain
 				}
 			}
-			c.mu.Lock()
 			c.sent++
 			c.mu.Unlock()
 			c.running.Go(func() {
 				r := c.send(body, stream, 30*time.Second)
 				c.mu.Lock()
 				defer c.mu.Unlock()
+				if vain {
+					c.lost = append(c.lost, r)
+					return
+				}
 				c.all = append(c.all, r)
 				if r.failed() || !r.decided {
 					c.good = 0
@@ -235,7 +255,7 @@ func (c *chaos) normal(after string, over time.Time) time.Duration {
 	c.mu.Unlock()
 	var whole time.Time
 	eventually(c.t, "all is normal after: "+after, func() bool {
-		if !c.whole() {
+		if !c.whole() || !c.together(1) {
 			whole = time.Time{}
 		} else if whole.IsZero() {
 			whole = time.Now()
@@ -407,6 +427,182 @@ func (c *chaos) drip() string {
 	c.mu.Unlock()
 	time.Sleep(faultLasts)
 	return "in one request of twenty; each is decided in time, and answered after 3 s"
+}
+
+// hang: one request in twenty names an image whose host takes the connection and never answers, another one a host that never takes it.
+// Their workers refuse them once they give up; until then each must be decided, and nobody else may notice.
+func (c *chaos) hang() string {
+	silent, full := listen(c.t), listen(c.t)
+	c.t.Cleanup(func() { _ = errors.Join(silent.Close(), full.Close()) })
+	raw, err := full.(*net.TCPListener).SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { _ = syscall.Listen(int(fd), 0) }) // it holds one connection that nobody accepts
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for err == nil {
+		var conn net.Conn
+		conn, err = net.DialTimeout("tcp", full.Addr().String(), time.Second)
+		if err == nil {
+			defer conn.Close()
+		}
+	}
+	var asked atomic.Int64
+	c.mu.Lock()
+	c.vain = true
+	c.also = func(i int) string {
+		host := silent.Addr()
+		if i%20 == 10 {
+			host = full.Addr()
+		} else if i%20 != 0 {
+			return ""
+		}
+		asked.Add(1)
+		body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2,
+			"messages": []any{user("What is it?", fmt.Sprint("http://", host, "/", i, ".jpg"))}})
+		return string(body)
+	}
+	c.mu.Unlock()
+	time.Sleep(faultLasts)
+	c.mu.Lock()
+	c.also = nil
+	c.mu.Unlock()
+	var lost []attempt
+	eventually(c.t, "the requests for images that cannot be had are answered", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		lost = c.lost
+		return len(lost) == int(asked.Load())
+	})
+	var longest time.Duration
+	for _, r := range lost {
+		longest = max(longest, r.took)
+		if r.status != http.StatusBadRequest || !r.decided || !bytes.Contains(r.body, []byte("could not be fetched")) {
+			c.t.Errorf("an image that cannot be had: got status %d, %v, decided %t, %.200s, want 400, no error, true, %q in it", r.status, r.err,
+				r.decided, r.body, "could not be fetched")
+			break
+		}
+	}
+	return fmt.Sprintf("%d more requests name them: each is decided, and refused by its worker after %.0f s at most",
+		len(lost), longest.Seconds())
+}
+
+// cutOff: what replicas tell each other is on its way for ten seconds. Each takes the other for gone, decides alone, and finds it again.
+func (c *chaos) cutOff() string {
+	for _, w := range c.between {
+		w.cut.Lock()
+	}
+	began := time.Now()
+	eventually(c.t, "each replica takes the other for gone", func() bool { return c.together(0) })
+	alone := time.Since(began)
+	time.Sleep(faultLasts - alone)
+	for _, w := range c.between {
+		w.cut.Unlock()
+	}
+	return fmt.Sprintf("each alone after %.1f s", alone.Seconds())
+}
+
+// together tells whether each replica shares with that many others.
+func (c *chaos) together(others float64) bool {
+	return !slices.ContainsFunc(c.replicas, func(r *standing) bool {
+		_, err := lab.Get("http://" + r.admin + "/workers")
+		return err != nil || metricOf(c.t, r.admin, "sightline_peers ", "") != others
+	})
+}
+
+// line carries connections to an address; while cut is locked nothing arrives at either end.
+type line struct {
+	addr string
+	cut  sync.RWMutex
+}
+
+func startLine(t *testing.T, to string) *line {
+	lis := listen(t)
+	w := &line{addr: lis.Addr().String()}
+	carry := func(to, from net.Conn) {
+		defer to.Close()
+		b := make([]byte, 32<<10)
+		for {
+			n, err := from.Read(b)
+			w.cut.RLock()
+			if n > 0 {
+				_, _ = to.Write(b[:n])
+			}
+			w.cut.RUnlock()
+			if err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			near, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				far, err := net.Dial("tcp", to)
+				if err != nil {
+					_ = near.Close()
+					return
+				}
+				go carry(far, near)
+				carry(near, far)
+			}()
+		}
+	}()
+	return w
+}
+
+// fullLog: one Sightline logs its decisions on a disk of 4 MB that then has no room: lines are lost and counted, and requests go on. Once
+// there is room lines are written again.
+func (c *chaos) fullLog() string {
+	r, dir := c.replicas[0], c.t.TempDir()
+	plain, keys := r.command, r.keys
+	r.command = func() *exec.Cmd {
+		return exec.Command("unshare", "-Urm", "sh", "-c", `mount -t tmpfs -o size=4m small "$1" && exec "$2" serve -c "$3"`, "sh",
+			dir, c.bin, r.file)
+	}
+	r.keys = maps.Clone(keys)
+	r.keys["decision_log"] = map[string]any{"file": filepath.Join(dir, "decisions.jsonl")}
+	c.configure(r, c.workers)
+	c.restart(r.process)
+	disk := fmt.Sprintf("/proc/%d/root%s/", r.cmd.Process.Pid, dir)
+	size := func() int64 {
+		info, err := os.Stat(disk + "decisions.jsonl")
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	}
+	eventually(c.t, "decisions are logged", func() bool { return c.whole() && size() > 0 })
+	filler, err := os.Create(disk + "filler")
+	for err == nil {
+		_, err = filler.Write(make([]byte, 1<<16))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		c.t.Fatalf("the disk is not full: %v", err)
+	}
+	_ = filler.Close()
+	time.Sleep(faultLasts)
+	lost := metricOf(c.t, r.admin, "sightline_decision_log_lines_total", `what="failed"`)
+	if lost == 0 {
+		c.t.Error("no line is counted as lost, want some")
+	}
+	list, err := lab.Get("http://" + r.admin + "/problems")
+	if err != nil || !strings.Contains(string(list), "no space left") {
+		c.t.Errorf("problems: got %v, %s, want %q in it", err, list, "no space left")
+	}
+	was := size()
+	if err := os.Remove(disk + "filler"); err != nil {
+		c.t.Fatal(err)
+	}
+	eventually(c.t, "decisions are logged again", func() bool { return size() > was })
+	r.command, r.keys = plain, keys
+	c.configure(r, c.workers)
+	c.restart(r.process)
+	return fmt.Sprintf("%.0f lines lost and counted; that Sightline was started twice", lost)
 }
 
 // storm: one worker stores and evicts as fast as it can, by prompts that pass everybody else by.

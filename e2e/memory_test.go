@@ -74,11 +74,11 @@ type victim struct {
 
 // production is the binary without what tests are built with.
 var production = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "sightline-bin-")
+	dir, err := binaries()
 	if err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, "sightline")
+	bin := filepath.Join(dir, "production", "sightline")
 	out, err := exec.Command("go", "build", "-tags", "fixed", "-o", bin, "../cmd/sightline").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)

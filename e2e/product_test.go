@@ -40,12 +40,15 @@ const modelDir = "../examples/models/qwen2.5-vl"
 // product is the binary, built once: it overwrites memory that it gives back to a pool (package poison), and looks for data
 // races where the tests do.
 var product = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "sightline-bin-")
+	dir, err := binaries()
 	if err != nil {
 		return "", err
 	}
 	return build(dir, "sightline")
 })
+
+// binaries is the folder of what is built for the tests; TestMain removes it.
+var binaries = sync.OnceValues(func() (dir string, err error) { return os.MkdirTemp("", "sightline-bin-") })
 
 // laboratory is sightline-lab, built as product is, in the same folder.
 var laboratory = sync.OnceValues(func() (string, error) {
