@@ -7,10 +7,8 @@
 package choose
 
 import (
-	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -73,17 +71,6 @@ func (c *Choice) Make(in *Input) {
 	c.Ranked = Rank(c.Candidates, maxRanked, in.Draw)
 	c.Chosen = in.Slots[c.Ranked[0].Slot]
 	keepRevision(in, c)
-}
-
-// String returns the ranked candidates by their index, cost and overlap.
-func (c *Choice) String() string {
-	var b strings.Builder
-	f := FleetOf(c.Candidates)
-	for i := range c.Ranked {
-		one := &c.Ranked[i]
-		fmt.Fprintf(&b, "%d: slot %d costs %.0f, has %d of %d tokens: %+v\n", i+1, one.Slot, one.Cost, one.Predicted, one.Tokens, f.Cost(one))
-	}
-	return b.String()
 }
 
 // addLoad makes the candidates, with the load of each slot. At a slot that only prefills, requests wait to be prefilled and are decoded
