@@ -58,7 +58,8 @@ var bounds = []bound{
 		"fewer blocks are sampled; not counted", "no_room_total forecasts",
 		"router/forecast TestBounds: most, maxQueue",
 		"router.forecasting.models router.forecasting.held router.forecasting.removals router/forecast.Forecaster.slots " +
-			"router/forecast.Forecaster.last router/forecast.Forecaster.found router/forecast.ends.now router/forecast.ends.before router/forecast.stack.at"},
+			"router/forecast.Forecaster.last router/forecast.Forecaster.found router/forecast.ends.now router/forecast.ends.before " +
+			"router/forecast.stack.at"},
 	{"classes of workers that requests teach", "{router/learned.maxClasses}", "not learned", "– the configuration names fewer",
 		"router/learned TestNews: maxClasses, NoRoom", "router/learned.Memory.roots router/learned.root.rows"},
 	{"steps and blocks learned at a start before another replica's answer", "{router/learned.mostAwaiting}", "the answer is not used",

@@ -87,8 +87,8 @@ func failedOf(s *Status, now time.Time) failed {
 		return failed{Share: "–", Of: "no request has ended"}
 	}
 	share := 100 * float64(s.Failed) / float64(max(1, s.Requests))
-	f := failed{Share: fmt.Sprintf("%.0f %%", share), Some: s.Failed > 0,
-		Of: fmt.Sprintf("%d of %d in %s; %d refused, %d undecided", s.Failed, s.Requests, printable.Rough(now.Sub(s.Since)), s.Refused, s.Undecided)}
+	f := failed{Share: fmt.Sprintf("%.0f %%", share), Some: s.Failed > 0, Of: fmt.Sprintf("%d of %d in %s; %d refused, %d undecided",
+		s.Failed, s.Requests, printable.Rough(now.Sub(s.Since)), s.Refused, s.Undecided)}
 	if f.Some && share < 10 {
 		f.Share = fmt.Sprintf("%.2g %%", share)
 	}
