@@ -142,7 +142,7 @@ func TestAccount(t *testing.T) {
 			served(t, w)
 			w.removes(t, 0, 20)
 			return w.accountOf(t, w.decide(body), tokens, 20*16)
-		}, "20 cached, 54 evicted w0 1m0s, 0 block"},
+		}, "20 cached, 54 evicted w0 requests in flight took the room 1m0s, 0 block"},
 		"its worker was restarted": {1, func(t *testing.T, w *world) *account.Account {
 			served(t, w)
 			if err := w.index.Clear(w.slots[0].ID); err != nil {
@@ -165,7 +165,7 @@ func TestAccount(t *testing.T) {
 				t.Fatal(err)
 			}
 			return w.accountOf(t, w.decide(body), tokens, 0)
-		}, "50 lost w0 1m0s, 24 evicted w0 1m0s, 0 block"},
+		}, "50 lost w0 1m0s, 24 evicted w0 requests in flight took the room 1m0s, 0 block"},
 		"evicted since the decision": {1, func(t *testing.T, w *world) *account.Account {
 			served(t, w)
 			d := w.decide(body)

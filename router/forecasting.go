@@ -124,7 +124,7 @@ func (f *forecasting) enlarge(b *bookingRecord) {
 	}
 	var needs []account.Needs
 	for _, n := range b.needs.Answer() {
-		needs = append(needs, account.Needs{Token: n.Block * b.blockSize, Times: n.Times})
+		needs = append(needs, account.Needs{Token: n.Block * b.blockSize, Times: n.Times, Pushed: n.Pushed})
 	}
 	b.account.Enlarge(needs)
 }

@@ -25,6 +25,7 @@ type accounted struct {
 	prompts   int
 	settled   time.Duration // when the forecasts last took in what they were told
 	kept      int           // evicted tokens that a cache a fifth larger would have kept, as accounted
+	pushed    int           // evicted tokens of spans of which requests in flight took some of the room, as accounted
 }
 
 func (a *accounted) Pick(v *View, r *run) int {
@@ -136,6 +137,9 @@ func (a *accounted) Ended(v *View, r *run, failed bool) {
 	delete(a.truth, r)
 	for _, s := range e.Account.Spans {
 		a.sums[0][s.Cause] += s.To - s.From
+		if s.Cause == account.Evicted && s.Why == account.PushedOut {
+			a.pushed += s.To - s.From
+		}
 		for k := s.From; k < s.To; k++ {
 			truth := account.Block
 			if b := k / v.Size; b < len(at) {
@@ -157,7 +161,8 @@ func (a *accounted) Ended(v *View, r *run, failed bool) {
 // TestCauses plants causes and checks that tokens are under the right one: small caches, restarts, requests at the same moment. What cannot
 // be known, or not cheaply, is in the bound of the agents, whose long prompts wait at full workers: what a worker evicts in the step that
 // runs at the decision is told at the step's end, and counts as held there; what a queued request had when it was sent and its worker
-// evicts before its turn is computed again, and counts as evicted, since only what it lacked then is predicted.
+// evicts before its turn is computed again, and counts as evicted, since only what it lacked then is predicted. So does what preemption
+// took from a request: nothing tells that it is computed again.
 func TestCauses(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -169,7 +174,7 @@ func TestCauses(t *testing.T) {
 	}{
 		{"chats, small caches", chats.traffic(1, 8, 60), 4, 3000, 0, 99},
 		{"chats, restarts", chats.traffic(2, 3, 100), 4, 4000, 5 * time.Second, 99},
-		{"agents, small caches and restarts", agents.traffic(3, 0.8, 60), 2, 6000, 5 * time.Second, 98.6},
+		{"agents, small caches and restarts", agents.traffic(3, 0.8, 60), 2, 6000, 5 * time.Second, 98.2},
 		{"siblings at once", siblings(4, 0.5, 40), 4, 4000, 0, 99},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -200,6 +205,8 @@ func TestCauses(t *testing.T) {
 }
 
 // TestKeptByAFifth compares how many evicted tokens a fifth more cache would have kept at least, as accounts say, with a run that has it.
+// It may be much more where requests in flight take the room, as those of the agents do, whose prompts are a fifth of a cache: with less
+// preemption less is evicted, and accounts say that no size is known.
 func TestKeptByAFifth(t *testing.T) {
 	for name, c := range map[string]struct {
 		traffic []*Request
@@ -223,10 +230,10 @@ func TestKeptByAFifth(t *testing.T) {
 			}
 			points := func(n int) float64 { return 100 * float64(n) / float64(a[0].prompts) }
 			less := a[0].sums[0][account.Evicted] - a[1].sums[0][account.Evicted]
-			t.Logf("%.1f points evicted, of which a fifth more would keep %.1f; with it there are %.1f less",
-				points(a[0].sums[0][account.Evicted]), points(a[0].kept), points(less))
-			if points(a[0].kept) > points(less)+0.5 || 4*a[0].kept < less {
-				t.Errorf("got %.1f points, want no more than %.1f, nor less than a quarter", points(a[0].kept), points(less))
+			t.Logf("%.1f points evicted, of which a fifth more would keep %.1f, and %.1f pushed out by requests in flight; with it there are "+
+				"%.1f less", points(a[0].sums[0][account.Evicted]), points(a[0].kept), points(a[0].pushed), points(less))
+			if points(a[0].kept) > points(less)+0.5 || 4*(a[0].kept+a[0].pushed) < less {
+				t.Errorf("got %.1f points, want no more than %.1f, nor with those pushed out less than a quarter", points(a[0].kept), points(less))
 			}
 		})
 	}

@@ -35,3 +35,38 @@ func TestInteractiveBeforeBatch(t *testing.T) {
 		t.Errorf("got a mean of %v beside batch work, want at most 0.8 of %v, without an order", due.Mean, came.Mean)
 	}
 }
+
+// TestPreemption checks what a worker does where the answers of two requests do not fit: the one admitted last makes room, or the one due
+// last, and is computed again with what it had answered.
+func TestPreemption(t *testing.T) {
+	for _, c := range []struct {
+		due  [2]int64
+		lost int
+	}{{[2]int64{0, 0}, 1}, {[2]int64{2, 1}, 0}, {[2]int64{1, 2}, 1}} {
+		w := &worker{Engine: Engine{BlockSize: 16, Blocks: 8, Budget: 64, MaxSeqs: 2, Step: 1}, speed: 1, cache: newBlocks(8)}
+		var runs [2]*run
+		for i := range runs {
+			r := &run{req: &Request{}, input: 32, output: 64, due: c.due[i]}
+			for block := range int32(6) {
+				r.blocks = append(r.blocks, 10*int32(i)+block)
+			}
+			runs[i], w.running = r, append(w.running, r)
+			if _, ok := w.cache.admit(r, 16, &w.out); !ok {
+				t.Fatal("a prompt of two blocks does not fit into eight")
+			}
+		}
+		ended := 0
+		for steps := 0; ended < 2; steps++ {
+			if w.schedule() == 0 || steps > 200 {
+				t.Fatalf("due at %v: nothing is done, %d have ended", c.due, ended)
+			}
+			_, done := w.finish()
+			ended += len(done)
+		}
+		kept, lost := runs[1-c.lost], runs[c.lost]
+		if kept.preempted || !lost.preempted || lost.again == 0 || w.cache.unused != 8 {
+			t.Errorf("due at %v: got preempted %v, %v, after %d tokens of an answer, and %d blocks free; want number %d alone, and 8 blocks",
+				c.due, runs[0].preempted, runs[1].preempted, lost.again, w.cache.unused, c.lost)
+		}
+	}
+}

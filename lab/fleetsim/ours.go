@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/learned"
@@ -64,6 +65,9 @@ func newRouter(v *View, m *memory) Picker {
 			if i < n {
 				w.Role = fleet.Prefill
 			}
+		}
+		if v.sim.setup.ByDue {
+			w.SetServing(rules.LowFirst)
 		}
 		if !v.sim.setup.NoEvents {
 			w.Slots[0].EventAge = func(time.Time) time.Duration { return 0 }

@@ -512,7 +512,7 @@ func (w *worker) loading(r *run) float64 {
 func (w *worker) step(tokens float64) float64 {
 	each := w.Step
 	for _, r := range w.running {
-		if r.computed == r.input {
+		if r.computed == r.known() {
 			each += w.Decode + w.Context*float64(r.input+r.made)
 		}
 	}

@@ -3,7 +3,6 @@ package fleetsim
 import (
 	"math/bits"
 	"math/rand/v2"
-	"slices"
 	"time"
 )
 
@@ -414,11 +413,7 @@ func (s *sim) arrive(req *Request) {
 }
 
 func (s *sim) queueAt(w *worker, r *run) {
-	at := len(w.waiting)
-	for at > 0 && r.due < w.waiting[at-1].due { // among equal ones as they come (vLLM 0.32, v1/core/sched/request_queue.py)
-		at--
-	}
-	w.waiting = slices.Insert(w.waiting, at, r)
+	w.await(r)
 	s.work(w)
 }
 

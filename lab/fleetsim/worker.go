@@ -1,6 +1,7 @@
 package fleetsim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sightline-router/sightline/lab/vllmcache"
@@ -101,28 +102,33 @@ const (
 
 // run is one request at a worker.
 type run struct {
-	req      *Request
-	arrived  time.Duration // at the router
-	blocks   []int32       // numbers of the full blocks of prompt and answer
-	input    int
-	output   int
-	computed int     // prompt tokens
-	made     int     // tokens generated
-	cached   int     // prompt tokens found in the cache
-	held     []int32 // cells of the cache
-	stored   int     // blocks whose hash is in the cache
-	chunk    int     // of this step
-	there    int     // prompt tokens available once they are fetched
-	worker   int
-	first    int           // the worker that prefills it for this one; -1: this one does
-	lent     *run          // if it was prefilled elsewhere: that run, whose blocks are held until they are fetched
-	lends    bool          // it is such a run
-	encoded  time.Duration // when other workers have encoded its images; 0: it encodes them itself
-	booked   any           // used by the picker
-	due      int64         // the lowest is served first; 0 of all: as they come
-	hybrid   *hybridRun    // its blocks in a hybrid worker's cache
-	calls    calls
+	req       *Request
+	arrived   time.Duration // at the router
+	blocks    []int32       // numbers of the full blocks of prompt and answer
+	input     int
+	output    int
+	computed  int     // prompt tokens
+	made      int     // tokens generated
+	again     int     // those that had been when it lost its blocks: they are computed again with the prompt
+	cached    int     // prompt tokens found in the cache
+	held      []int32 // cells of the cache
+	stored    int     // blocks whose hash is in the cache
+	chunk     int     // of this step
+	there     int     // prompt tokens available once they are fetched
+	worker    int
+	first     int           // the worker that prefills it for this one; -1: this one does
+	lent      *run          // if it was prefilled elsewhere: that run, whose blocks are held until they are fetched
+	lends     bool          // it is such a run
+	encoded   time.Duration // when other workers have encoded its images; 0: it encodes them itself
+	booked    any           // used by the picker
+	due       int64         // the lowest is served first; 0 of all: as they come
+	hybrid    *hybridRun    // its blocks in a hybrid worker's cache
+	preempted bool          // it has lost its blocks once at least
+	calls     calls
 }
+
+// known returns how many tokens are computed before the next one is made.
+func (r *run) known() int { return r.input + r.again }
 
 // prompt returns the numbers of the prompt's full blocks.
 func (r *run) prompt(size int) []int32 { return r.blocks[:r.input/size] }
@@ -148,7 +154,7 @@ type change struct {
 func (w *worker) outstanding() (tokens int) {
 	for _, list := range [][]*run{w.running, w.waiting} {
 		for _, r := range list {
-			left := r.input - r.computed
+			left := r.known() - r.computed
 			if r.held == nil && r.hybrid == nil { // not yet admitted
 				left -= w.hits(r)
 			}
@@ -172,20 +178,21 @@ func (w *worker) schedule() time.Duration {
 	if w.hybrid != nil {
 		w.hybrid.BeginStep()
 	}
+	preempted := w.grow()
 	for _, r := range w.running {
-		if r.computed == r.input {
+		if r.computed == r.known() {
 			r.chunk = w.advance(r, 1)
 			budget--
 			cost += w.Decode + w.Context*float64(r.input+r.made)
 		}
 	}
 	for _, r := range w.running {
-		if r.computed < r.input {
-			r.chunk = w.advance(r, min(budget, r.input-r.computed))
+		if r.computed < r.known() {
+			r.chunk = w.advance(r, min(budget, r.known()-r.computed))
 			cost += w.take(r, &budget)
 		}
 	}
-	for len(w.waiting) > 0 && len(w.running) < w.MaxSeqs && budget > 0 {
+	for !preempted && len(w.waiting) > 0 && len(w.running) < w.MaxSeqs && budget > 0 {
 		r := w.waiting[0]
 		hit, ok := 0, false
 		if w.hybrid != nil {
@@ -193,7 +200,7 @@ func (w *worker) schedule() time.Duration {
 		} else {
 			hit, ok = w.cache.admit(r, w.BlockSize, &w.out)
 			if ok {
-				r.chunk = min(budget, r.input-hit)
+				r.chunk = min(budget, r.known()-hit)
 			}
 		}
 		if !ok {
@@ -212,7 +219,7 @@ func (w *worker) schedule() time.Duration {
 		}
 		if r.lent != nil {
 			r.there = r.input - 1
-		} else {
+		} else if !r.preempted {
 			r.cached = r.there
 		}
 		if r.there > hit || r.lent != nil {
@@ -228,6 +235,59 @@ func (w *worker) schedule() time.Duration {
 	seconds := (cost + w.Step) / w.speed
 	w.done += seconds
 	return inSeconds(seconds)
+}
+
+// grow gives decoding runs the blocks of their next tokens. Where none is left it takes those of other runs, which then wait and compute
+// all again (vLLM 0.32, v1/core/sched/scheduler.py): first of the one due last, of equal ones of the one admitted last. Hybrid workers
+// admit only what they have room for to its end.
+func (w *worker) grow() (preempted bool) {
+	if w.hybrid != nil {
+		return false
+	}
+	for i := 0; i < len(w.running); {
+		r := w.running[i]
+		switch {
+		case r.computed < r.known() || len(r.held)*w.BlockSize >= r.input+r.made:
+			i++
+		case w.cache.unused > 0:
+			r.held = append(r.held, w.cache.take(&w.out))
+		default:
+			last := 0
+			for k, one := range w.running {
+				if one.due >= w.running[last].due {
+					last = k
+				}
+			}
+			w.preempt(last)
+			preempted = true
+			if last < i {
+				i--
+			}
+		}
+	}
+	return preempted
+}
+
+// preempt takes a running run's blocks.
+func (w *worker) preempt(i int) {
+	r := w.running[i]
+	w.running = slices.Delete(w.running, i, i+1)
+	w.release(r)
+	r.held, r.computed, r.stored, r.again, r.lent, r.preempted = nil, 0, 0, r.made, nil, true
+	if r.due == 0 {
+		w.waiting = slices.Insert(w.waiting, 0, r)
+		return
+	}
+	w.await(r)
+}
+
+// await puts a run among those that wait.
+func (w *worker) await(r *run) {
+	at := len(w.waiting)
+	for at > 0 && r.due < w.waiting[at-1].due { // among equal ones as they come (vLLM 0.32, v1/core/sched/request_queue.py)
+		at--
+	}
+	w.waiting = slices.Insert(w.waiting, at, r)
 }
 
 // take gives a prefilling run its share of the step, r.chunk.
@@ -272,10 +332,10 @@ func (w *worker) store(r *run, to int) {
 func (w *worker) finish() (began, ended []*run) {
 	keep := w.running[:0]
 	for _, r := range w.running {
-		if r.computed < r.input {
+		if r.computed < r.known() {
 			r.computed += r.chunk
 			r.chunk = 0
-			if r.computed < r.input {
+			if r.computed < r.known() {
 				keep = append(keep, r)
 				continue
 			}
@@ -338,10 +398,11 @@ func (b *blocks) hits(prompt []int32, most int) (n int) {
 	return n
 }
 
-// admit allocates the blocks that a run needs. ok is false if there are too few.
+// admit allocates the blocks of what a run has to compute. ok is false if there are too few. vLLM 0.32 checks the same at this point
+// (scheduler_reserve_full_isl), but allocates the blocks as they are computed.
 func (b *blocks) admit(r *run, size int, out *[]change) (hit int, ok bool) {
-	n := b.hits(r.blocks, (r.input-1)/size)
-	need := (r.input+r.output+size-1)/size - n
+	n := b.hits(r.blocks, (r.known()-1)/size)
+	need := (r.known()+size-1)/size - n
 	idle := 0
 	for _, h := range r.blocks[:n] {
 		if b.cells[b.at.get(h)].users == 0 {

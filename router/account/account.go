@@ -292,11 +292,16 @@ func (a *Account) Explain(from, to int, c Cause, why string, change *Change) {
 }
 
 // Needs says how large a worker's cache would have had to be for its evicted blocks: those from one on, up to the next one, so many times
-// the size; +Inf: not known.
+// the size; +Inf: not known. Pushed: there was room for them, had requests in flight not taken it.
 type Needs struct {
-	Token int
-	Times float64
+	Token  int
+	Times  float64
+	Pushed bool
 }
+
+// PushedOut is why tokens of an evicted span, or some of them, were: with too many requests in flight for its cache an engine also
+// preempts some, and computes them again.
+const PushedOut = "requests in flight took the room"
 
 // Evicted returns the run of tokens in which all are that were evicted; from == to: there is none.
 func (a *Account) Evicted() (from, to int) {
@@ -330,6 +335,9 @@ func (a *Account) Enlarge(needs []Needs) {
 			}
 			if from >= end {
 				continue
+			}
+			if n.Pushed {
+				s.Why = PushedOut
 			}
 			s.Times = max(1, s.Times, n.Times)
 			if n.Times <= aFifthLarger {

@@ -90,10 +90,10 @@ func TestEnlarge(t *testing.T) {
 		times [2]float64
 	}{
 		"nothing is known":   {nil, 0, [2]float64{}},
-		"a fifth keeps all":  {[]Needs{{160, 0.7}, {400, 1.1}}, 240, [2]float64{1, 1.1}},
-		"and the beginning":  {[]Needs{{176, 1.2}, {240, 1.5}, {416, 3}}, 80, [2]float64{1.5, 3}},
-		"one is not known":   {[]Needs{{160, 1.1}, {400, math.Inf(1)}}, 160, [2]float64{1.1, 0}},
-		"behind what is not": {[]Needs{{320, 1.1}}, 240, [2]float64{1.1, 1.1}},
+		"a fifth keeps all":  {[]Needs{{Token: 160, Times: 0.7}, {Token: 400, Times: 1.1}}, 240, [2]float64{1, 1.1}},
+		"and the beginning":  {[]Needs{{Token: 176, Times: 1.2}, {Token: 240, Times: 1.5}, {Token: 416, Times: 3}}, 80, [2]float64{1.5, 3}},
+		"one is not known":   {[]Needs{{Token: 160, Times: 1.1}, {Token: 400, Times: math.Inf(1)}}, 160, [2]float64{1.1, 0}},
+		"behind what is not": {[]Needs{{Token: 320, Times: 1.1}}, 240, [2]float64{1.1, 1.1}},
 	} {
 		a := Account{Tokens: 480, Spans: slices.Clone(evicted)}
 		a.Enlarge(c.needs)
@@ -102,7 +102,11 @@ func TestEnlarge(t *testing.T) {
 				c.times)
 		}
 	}
-	a := Account{Spans: evicted}
+	a := Account{Spans: slices.Clone(evicted)}
+	a.Enlarge([]Needs{{Token: 160, Times: 1.1}, {Token: 400, Times: math.Inf(1), Pushed: true}})
+	if a.Kept != 160 || a.Spans[0].Why != "" || a.Spans[2].Why != PushedOut || a.Spans[2].Times != 0 {
+		t.Errorf("pushed out: got %d tokens kept, why %q, %q, want 160, none and %q", a.Kept, a.Spans[0].Why, a.Spans[2].Why, PushedOut)
+	}
 	if from, to := a.Evicted(); from != 160 || to != 480 {
 		t.Errorf("evicted from %d to %d, want 160 to 480", from, to)
 	}

@@ -41,10 +41,12 @@ type Needs struct {
 	list     []Need
 }
 
-// Need is the size that blocks from one on need, up to the next one that is sampled, in sizes of today's; +Inf: it is not known.
+// Need is the size that blocks from one on need, up to the next one that is sampled, in sizes of today's; +Inf: it is not known. Pushed:
+// today's would do, had requests in flight not taken the room.
 type Need struct {
-	Block int
-	Times float64
+	Block  int
+	Times  float64
+	Pushed bool
 }
 
 // Answer returns the answer, as far as Settle has come.
@@ -235,8 +237,8 @@ func (m *Forecaster) decided(s *slot, t *told) {
 		q.mu.Lock()
 		for _, f := range m.found {
 			if f.at >= q.From && f.at < q.To && len(q.list) < maxNeeds {
-				n := Need{f.at, f.needs}
-				if n.Times < 1 { // requests in flight pushed it out: no list tells which size would do
+				n := Need{f.at, f.needs, f.needs < 1}
+				if n.Pushed { // no list tells which size would do
 					n.Times = math.Inf(1)
 				}
 				q.list = append(q.list, n)

@@ -434,6 +434,14 @@ func TestNeeds(t *testing.T) {
 			t.Errorf("block %d needs %.2f times the size, want 1.4 to 1.6", n.Block, n.Times)
 		}
 	}
+	asks = &Needs{To: 20}
+	m.Decided(Request{0, old, 16, 16*len(old) + 1, true, asks}, at)
+	m.Settle()
+	for _, n := range asks.Answer() { // they were used just now: if they are not held, requests in flight have their room
+		if !n.Pushed || !math.IsInf(n.Times, 1) {
+			t.Errorf("block %d, used just now: got %+v, want one that was pushed out", n.Block, n)
+		}
+	}
 	long := chain([2]int{7, 200})
 	asks = &Needs{To: 200}
 	m.Decided(Request{0, long, 16, 16*len(long) + 1, true, asks}, at)
