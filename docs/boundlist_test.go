@@ -102,6 +102,8 @@ var bounds = []bound{
 		"bookings_expired_total", "router/ledger TestBookingsBounded: maxBookings, maxBookingBytes, f.Expired()",
 		"router/ledger.Ledger.open router/ledger.stages.queue router/ledger.Ledger.tenants " +
 			"router.bookingRecord.locals router.bookingRecord.media router.bookingRecord.newMedia"},
+	{"tenants whose work is counted", "{router/ledger.maxTenants} of a model", "others count as having had none",
+		"– nobody is put back for them", "router/ledger TestAhead: maxTenants", "router/ledger.work.of router/ledger.given.of"},
 	{"answers of `/v1/responses` whose worker is remembered", "{router.maxAnswers}", "routed anew",
 		"no_room_total answers", "router TestMemoryOfAnswersIsBounded: maxAnswers, answers", "router.state.answers router.shortlist.answers"},
 	{"clients whose last good worker is remembered", "{router.maxServedClients}", "least recent forgotten",

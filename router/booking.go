@@ -23,6 +23,7 @@ type bookingRecord struct {
 	model     string
 	client    fair.Client
 	arm       report.Arm
+	steps     int               // of priority
 	line      *decisionlog.Line // nil: none is written
 	unsteered *unsteeredRequest // nil: it was steered
 
@@ -211,6 +212,7 @@ func (r *booker) recordPredictions(b *bookingRecord, st *slotEstimate, a *looked
 // openBooking books a plan's work, on no slot yet if the request is not steered.
 func (r *booker) openBooking(p *plan, b *bookingRecord, work ledger.Booking) {
 	work.Source, work.Note, work.Due = p.req.Source, b, p.due
+	b.steps = p.steps
 	if r.opt.Audit != nil {
 		r.opt.Audit.Borrowed(p.mem.reading.session)
 	}

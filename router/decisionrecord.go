@@ -21,6 +21,7 @@ func (p *plan) newLogLine(b *bookingRecord) *decisionlog.Line {
 		InputLength: d.PromptTokens, HashIDs: []uint64{}, Arm: string(d.Arm), Reason: string(d.Reason), Why: d.Why, Rank: -1,
 		Cached: d.CachedTokens, Held: d.HeldTokens, Regret: d.Regret,
 		Took: milliseconds(p.opt.Now().Sub(p.now)), ReportedCached: -1}
+	l.Steps = p.steps
 	if d.Order != nil {
 		l.Delay = d.Order.Delay
 	}
@@ -71,7 +72,7 @@ func (r *follower) logEnd(e *end) {
 	if !e.expired {
 		l.Outcome, l.Status, l.Used, l.Would = decisionlog.Ended, e.o.Code, e.worker, e.would
 		l.OutputLength, l.ReportedCached, l.ReportedPrompt = e.o.OutputTokens, e.o.CachedTokens, max(0, e.o.PromptTokens)
-		l.FirstByte = milliseconds(e.o.FirstByte)
+		l.FirstByte, l.Waited = milliseconds(e.o.FirstByte), milliseconds(e.at.Waited)
 		if e.account != nil {
 			l.Uncached, l.Changed, l.Kept, l.Rate = e.account.Uncached, e.account.Change(), e.account.Kept, e.rate(r.opt.Now())
 		}

@@ -12,6 +12,7 @@ import (
 // Engines that serve waiting requests by a number that comes with each (rules.Order) are given the moment at which the request is due:
 //
 //	due = arrival + the later of: work × 0.25 ms for each token, and the client's own time for the first token
+//	      + work that its tenant was given more than the average × 0.25 ms, at most 10 s
 //	      − 10 s for each step of its priority
 //
 // Work is what the worker has to compute and to encode: a cached chat goes before a document that came shortly before it, and a document
@@ -39,20 +40,22 @@ type Place struct {
 
 // Order is when a request is due, for people.
 type Order struct {
-	Delay  float64 `json:"delay_ms"`        // from its arrival
-	Work   int     `json:"work_tokens"`     // to compute and to encode
-	Steps  int     `json:"steps,omitempty"` // of priority: above or below 0
-	Serves string  `json:"serves"`          // in which order the worker serves: as it says, else as observed
+	Delay  float64 `json:"delay_ms"`                      // from its arrival
+	Work   int     `json:"work_tokens"`                   // to compute and to encode
+	Ahead  int     `json:"tenant_ahead_tokens,omitempty"` // of work that its tenant was recently given more than the average
+	Steps  int     `json:"steps,omitempty"`               // of priority: above or below 0
+	Serves string  `json:"serves"`                        // in which order the worker serves: as it says, else as observed
 }
 
 // dueAfter returns when a request with so much work is due. flex: its client says that it can wait.
-func dueAfter(q *Request, flex bool, work int) Order {
+func dueAfter(q *Request, flex bool, ahead, work int) Order {
 	steps := max(-mostSteps, min(q.Priority, mostSteps))
 	if flex {
 		steps = max(-mostSteps, steps-1)
 	}
-	delay := min(longestDelay, max(time.Duration(min(work, 1<<30))*delayPerToken, q.FirstToken))
-	return Order{Delay: milliseconds(delay - time.Duration(steps)*priorityStep), Work: work, Steps: steps}
+	takes := func(tokens int) time.Duration { return time.Duration(min(tokens, 1<<30)) * delayPerToken }
+	delay := min(longestDelay, max(takes(work), q.FirstToken)) + min(priorityStep, takes(ahead))
+	return Order{Delay: milliseconds(delay - time.Duration(steps)*priorityStep), Work: work, Ahead: ahead, Steps: steps}
 }
 
 // takesOrder returns how a worker takes the order of requests; the zero value: it is to get none.
@@ -77,7 +80,10 @@ func (s *serving) placeAt(w *fleet.Worker, due int64) (place Place) {
 // something else.
 func (p *plan) nameOrder() {
 	c, d := &p.mem.choice, &p.out
-	flex := p.mem.reading.req.Fields["service_tier"].Raw == `"flex"`
+	flex, ahead := p.mem.reading.req.Fields["service_tier"].Raw == `"flex"`, 0
+	if p.opt.Fair {
+		ahead = p.opt.Ledger.Ahead(d.Model, p.req.Tenant)
+	}
 	place := func(w *fleet.Worker, o *Order) Place { return p.serving.placeAt(w, p.came.UnixMilli()+int64(o.Delay)) }
 	work := func(one *choose.Candidate) int {
 		if p.unread {
@@ -85,7 +91,8 @@ func (p *plan) nameOrder() {
 		}
 		return one.Work()
 	}
-	order := dueAfter(p.req, flex, work(&c.Ranked[0]))
+	order := dueAfter(p.req, flex, ahead, work(&c.Ranked[0]))
+	p.steps = order.Steps
 	first := place(c.Chosen.Worker, &order)
 	if !p.policy.steers {
 		// It may get to any worker, with the work that it makes on average, and has no place unless all take the same.
@@ -93,7 +100,7 @@ func (p *plan) nameOrder() {
 		for i := range c.Candidates {
 			sum += work(&c.Candidates[i])
 		}
-		order = dueAfter(p.req, flex, sum/len(c.Candidates))
+		order = dueAfter(p.req, flex, ahead, sum/len(c.Candidates))
 		first = place(c.Chosen.Worker, &order)
 		for i := range c.Candidates {
 			if place(p.list.slots[c.Candidates[i].Slot].Worker, &order) != first {
@@ -107,7 +114,7 @@ func (p *plan) nameOrder() {
 		d.Targets[i].Place = first
 		for k := 0; i > 0 && k < len(c.Ranked) && c.Decode == nil && p.policy.steers; k++ { // else one worker prefills, whichever decodes
 			if w := p.list.slots[c.Ranked[k].Slot].Worker; w.Addr == d.Targets[i].Addr {
-				there := dueAfter(p.req, flex, work(&c.Ranked[k]))
+				there := dueAfter(p.req, flex, ahead, work(&c.Ranked[k]))
 				d.Targets[i].Place = place(w, &there)
 				break
 			}

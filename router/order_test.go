@@ -95,6 +95,44 @@ func TestBands(t *testing.T) {
 	}
 }
 
+// TestTenantsWorkAges checks that a tenant's next request is due later by the work that it was given more than others, at most by a step of
+// priority, until that is long ago; and that one alone is not put back, nor anybody without fair shares.
+func TestTenantsWorkAges(t *testing.T) {
+	for _, fair := range []bool{true, false} {
+		w, n := newWorld(t, 1), 0
+		w.opt.Fair = fair
+		ask := func(tenant string, words int) time.Duration {
+			n++
+			d := w.Decide(t.Context(), &Request{ID: fmt.Sprint("r", n), Path: "/v1/chat/completions", Tenant: tenant,
+				Body: [][]byte{[]byte(chatBody("m", fmt.Sprintf("%q", text(words, uint64(n)))))}})
+			own := time.Duration(d.Order.Work) * 250 * time.Microsecond
+			return time.Duration(due(t, d)-w.now.UnixMilli())*time.Millisecond - own
+		}
+		late := func(what, tenant string, least, most time.Duration) {
+			t.Helper()
+			if !fair {
+				least, most = 0, 0
+			}
+			if got := ask(tenant, 20); got < least-time.Millisecond || got > most+time.Millisecond {
+				t.Errorf("fair shares %v, %s: got due %v later than by its own work, want %v to %v", fair, what, got, least, most)
+			}
+		}
+		for range 10 {
+			ask("a", 2000)
+		}
+		late("a tenant alone", "a", 0, 0)
+		late("the first of another", "b", 0, 0)
+		late("the tenant that had more", "a", priorityStep/10, priorityStep)
+		late("the one that had less", "b", 0, 0)
+		for range 40 {
+			ask("a", 2000)
+		}
+		late("the tenant that had much more", "a", priorityStep, priorityStep)
+		w.now = w.now.Add(10 * time.Minute)
+		late("long ago", "a", 0, 0)
+	}
+}
+
 // TestClocksDiffer checks that a replica whose clock is ahead puts its requests back by that, and no further.
 func TestClocksDiffer(t *testing.T) {
 	a, b := newWorld(t, 1), newWorld(t, 1)

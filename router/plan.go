@@ -34,6 +34,7 @@ type plan struct {
 	mem            *scratch
 	list           shortlist
 	now, came      time.Time // which is later if the request has waited; when it came
+	steps          int       // of priority: above or below 0
 	due            int64     // when it is due, in Unix milliseconds; 0: its engine takes no order
 	unread         bool      // chosen by load alone
 	seed           uint64

@@ -150,7 +150,7 @@ func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical
 // reportEnd adds an ended request to the report.
 func (r *follower) reportEnd(e *end) {
 	q := report.Request{ID: e.o.ID, Arm: e.arm, Model: e.model, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens,
-		Counted: e.o.CachedTokens >= 0, FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
+		Counted: e.o.CachedTokens >= 0, FirstByte: e.o.FirstByte, End: e.took, Would: e.would, Steps: e.steps, Waited: e.at.Waited}
 	if a := e.account; a != nil {
 		q.Accounted, q.Uncached, q.Changed, q.Kept, q.Rate = a.Tokens, a.Uncached, a.Change(), a.Kept, e.rate(r.opt.Now())
 	}

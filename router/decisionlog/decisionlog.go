@@ -71,6 +71,7 @@ type Line struct {
 	Considered int         `json:"considered"`
 	Ranked     []Candidate `json:"ranked,omitempty"`
 	Delay      float64     `json:"delay_ms,omitempty"` // after which it was due at its worker; 0: the worker was told nothing
+	Steps      int         `json:"steps,omitempty"`    // of priority: above or below 0
 	Took       float64     `json:"took_ms"`            // to decide
 
 	Outcome        Outcome      `json:"outcome"`
@@ -83,6 +84,7 @@ type Line struct {
 	Changed   *account.Change `json:"changed,omitempty"`
 	Kept      int             `json:"evicted_kept_by_a_fifth,omitempty"` // evicted tokens that a cache a fifth larger would have kept
 	Rate      float64         `json:"used_rate,omitempty"`               // tokens that the used worker prefills a second; 0: not known
+	Waited    float64         `json:"waited_ms,omitempty"`               // at its worker until it was first computed; 0: not known
 	FirstByte float64         `json:"first_byte_ms,omitempty"`
 	End       float64         `json:"end_ms,omitempty"` // from the decision to its end
 	Would     *Hypothetical   `json:"would,omitempty"`  // for an unsteered request, if both workers are known

@@ -53,6 +53,7 @@ type Booking struct {
 	Bytes      int            // memory that Note keeps
 	Source     uint64         // the Envoy connection that reported on it last; 0: not known, so its end is not noticed
 	At         time.Time      // time of the decision; set by Book
+	Waited     time.Duration  // at Slot until it was first computed; set at its end; 0: not known
 	Model      string         // with Counted: Tenant's requests are counted by Model
 	Tenant     string
 	Counted    bool
@@ -98,6 +99,7 @@ type Ledger struct {
 	open      map[string]*booking
 	bytes     int
 	tenants   map[string]map[string]int // requests in flight, by model and tenant
+	work      work                      // of tenants
 	expired   uint64
 	onExpired func(*Booking)
 	taken     map[string]map[uint64]*booking // by replica and its number
@@ -116,6 +118,7 @@ func New(f *fleet.Fleet, now func() time.Time) *Ledger {
 		now = time.Now
 	}
 	return &Ledger{fleet: f, now: now, open: make(map[string]*booking), tenants: make(map[string]map[string]int),
+		work:  work{of: make(map[string]*given)},
 		taken: make(map[string]map[uint64]*booking)}
 }
 
@@ -136,6 +139,7 @@ func (l *Ledger) Book(id string, b Booking) {
 	}
 	l.open[id] = one
 	l.count(&b, 1)
+	l.work.give(&b, b.At)
 	l.bytes += b.Bytes
 	l.enter(one, stageFresh, b.At)
 	if l.reports.waiting == nil {
@@ -179,7 +183,7 @@ func (l *Ledger) release(b *booking, now time.Time) {
 	b.released = true
 	l.count(&b.Booking, -1)
 	if b.charge != nil {
-		b.charge.Release(now)
+		b.Waited = b.charge.Release(now)
 	}
 	if b.decoding != nil {
 		b.decoding.Release(now)

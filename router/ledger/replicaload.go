@@ -31,6 +31,7 @@ func (l *Ledger) Take(replica string, number uint64, b Booking) {
 	}
 	l.taken[replica][number] = one
 	l.count(&b, 1)
+	l.work.give(&b, now)
 	l.takenSize.Bookings, l.takenSize.Bytes = l.takenSize.Bookings+1, l.takenSize.Bytes+b.Bytes
 }
 

@@ -48,6 +48,8 @@ type Request struct {
 	Uncached  account.Sums
 	Kept      int                       // evicted tokens that a cache a fifth larger would have kept
 	Rate      float64                   // tokens that its worker prefills a second; 0: not known
+	Steps     int                       // of priority: above or below 0
+	Waited    time.Duration             // at its worker until it was first computed; 0: not known
 	Changed   *account.Change           // where the prompt departs from an earlier one; nil: nowhere
 	Would     *decisionlog.Hypothetical // if it was not steered; nil: not known
 }
@@ -59,7 +61,8 @@ func Of(l *decisionlog.Line) (r Request, ok bool) {
 		return r, false
 	}
 	r = Request{ID: l.ID, Arm: arm, Model: l.Model, OK: isOK(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached,
-		Counted: l.ReportedCached >= 0, FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would}
+		Counted: l.ReportedCached >= 0, FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would,
+		Steps: l.Steps, Waited: duration(l.Waited)}
 	if l.Uncached != (account.Sums{}) {
 		r.Accounted, r.Uncached = cmp.Or(l.ReportedPrompt, l.InputLength), l.Uncached
 		r.Changed, r.Kept, r.Rate = l.Changed, l.Kept, l.Rate
@@ -98,11 +101,16 @@ type Report struct {
 	Steered   Side    `json:"steered"`
 	Unsteered Side    `json:"unsteered"`
 	Would     Savings `json:"would"` // for unsteered requests
+	// Waited is how long answered requests of both arms waited at their workers until they were first computed, where events show it: of a
+	// low priority, of none, of a high one.
+	Waited [bands]Times `json:"waited"`
 
 	// Of a decision log: lines that are cut off, and of ended requests of an arm with another name, as an older release has it.
 	Unreadable int `json:"unreadable_lines,omitempty"`
 	UnknownArm int `json:"unknown_arm_lines,omitempty"`
 }
+
+const bands = 3
 
 // Side is one arm. Tokens are of answered requests whose prompt's and cached tokens are known.
 type Side struct {
@@ -187,6 +195,7 @@ type period struct {
 	Places       places
 	Would        Savings
 	Squares      float64 // sum of the squares of tokens spared
+	Waited       [bands]times
 }
 
 func newPeriod(since time.Time) *period {
@@ -252,6 +261,7 @@ func (t *period) add(r *Request, at time.Time) {
 	}
 	s.First.add(r.FirstByte)
 	s.Last.add(r.End)
+	t.Waited[1+cmp.Compare(r.Steps, 0)].add(r.Waited)
 	t.Accounted += r.Accounted
 	t.Uncached.Add(&r.Uncached)
 	t.Kept += r.Kept
@@ -355,7 +365,8 @@ func (t *period) plausible() bool {
 		}
 	}
 	w := &t.Would
-	return len(t.Arms) == 2 && t.Arms[Steered] != nil && t.Arms[Unsteered] != nil && fit(t.Uncached[:]...) && fit(t.Accounted, t.Kept) &&
+	return len(t.Arms) == 2 && t.Arms[Steered] != nil && t.Arms[Unsteered] != nil && fit(t.Uncached[:]...) &&
+		fit(t.Accounted, t.Kept, t.Waited[0].N, t.Waited[1].N, t.Waited[2].N) &&
 		t.Accounted >= t.Uncached.Total() && slices.Min(t.Seconds[:]) >= 0 && slices.Max(t.Seconds[:]) <= most &&
 		fit(w.Requests, w.Prompt, w.Better, w.Spared, w.Worse, w.Cost, w.Timed, max(w.Encode, -w.Encode)) &&
 		math.Abs(w.Millis) <= most && t.Squares >= 0 && t.Squares <= most*most
@@ -384,6 +395,9 @@ func (t *period) merge(o *period) {
 	w.Requests, w.Prompt, w.Better, w.Spared = w.Requests+v.Requests, w.Prompt+v.Prompt, w.Better+v.Better, w.Spared+v.Spared
 	w.Worse, w.Cost, w.Encode, w.Timed, w.Millis = w.Worse+v.Worse, w.Cost+v.Cost, w.Encode+v.Encode, w.Timed+v.Timed, w.Millis+v.Millis
 	t.Squares += o.Squares
+	for i := range t.Waited {
+		t.Waited[i].merge(&o.Waited[i])
+	}
 }
 
 func (s *sums) merge(o *sums) {
@@ -397,6 +411,9 @@ func (t *period) report(mode string) Report {
 	r := Report{Mode: mode, Since: t.Since, Until: t.Until, Accounted: t.Accounted, Uncached: t.Uncached, Kept: t.Kept, Seconds: t.Seconds,
 		Places:  t.Places.dearest(),
 		Steered: t.Arms[Steered].side(), Unsteered: t.Arms[Unsteered].side(), Would: t.Would}
+	for i := range r.Waited {
+		r.Waited[i] = t.Waited[i].quantiles()
+	}
 	if n := float64(r.Would.Requests); n > 0 {
 		r.Would.Mean = float64(r.Would.Spared-r.Would.Cost) / n
 		if r.Would.Requests >= fewForMean {

@@ -88,9 +88,24 @@ func (r Report) String() string {
 	row("  p95", func(s *Side) string { return millis(s.FirstByte.P95, s.FirstByte.N) })
 	row("end, median", func(s *Side) string { return millis(s.End.P50, s.End.N) })
 	row("  p95", func(s *Side) string { return millis(s.End.P95, s.End.N) })
+	r.writeWaited(&out)
 	r.Would.write(&out)
 	out.WriteString(r.LeftOut())
 	return out.String()
+}
+
+// writeWaited writes how long requests waited at workers, the urgent first.
+func (r *Report) writeWaited(w io.Writer) {
+	sep := "\nBefore they were computed at their workers, "
+	for i, band := range []string{"urgent", "usual", "low"} {
+		if t := &r.Waited[bands-1-i]; t.N > 0 {
+			fmt.Fprintf(w, "%s%d %s requests waited a median of %s (p95 %s)", sep, t.N, band, millis(t.P50, t.N), millis(t.P95, t.N))
+			sep = ", "
+		}
+	}
+	if sep == ", " {
+		fmt.Fprintln(w, ".")
+	}
 }
 
 // LeftOut says which lines of a decision log are not counted; "": all are.

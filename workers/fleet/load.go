@@ -445,8 +445,8 @@ func (s *Slot) AdapterLoadTokens() int {
 	return max(1, int(s.adapterLoadTime*rate))
 }
 
-// Release returns the places and the remaining tokens. It must be called once.
-func (h *Charge) Release(now time.Time) {
+// Release returns the places and the remaining tokens. It must be called once. waited: see Charge.waited.
+func (h *Charge) Release(now time.Time) (waited time.Duration) {
 	s := h.slot
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -462,6 +462,15 @@ func (h *Charge) Release(now time.Time) {
 	s.context -= h.context
 	s.unheard = 0
 	s.dropFinished()
+	return h.waited()
+}
+
+// waited returns how long the request waited until the step in which it was first computed, at least 1 µs; 0: events have not shown that.
+func (h *Charge) waited() time.Duration {
+	if h.began.IsZero() {
+		return 0
+	}
+	return max(time.Microsecond, h.began.Sub(h.at))
 }
 
 // Undo releases a charge that was never used because another worker got the request.

@@ -41,7 +41,8 @@ func TestOvertakenRequestsKeepTheirWork(t *testing.T) {
 	}
 }
 
-// TestLostEventInOrder: what was due before a request that is done is done too, if it had come when that one began.
+// TestLostEventInOrder: what was due before a request that is done is done too, if it had come when that one began. How long the latter
+// waited is told, of the former that is not known.
 func TestLostEventInOrder(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
@@ -54,6 +55,9 @@ func TestLostEventInOrder(t *testing.T) {
 	s.Progress(stored{1: 100}.held, c.t)
 	if got := s.Load(c.t).Backlog; got != 0 {
 		t.Errorf("got %v tokens queued, want none", got)
+	}
+	if document, chat := f.open["document"][0].Release(c.t), f.open["chat"][0].Release(c.t); document != time.Second || chat != 0 {
+		t.Errorf("got %v, %v waited, want 1s of the document and of the chat 0", document, chat)
 	}
 }
 
