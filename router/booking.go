@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/audit"
@@ -109,7 +110,7 @@ func (r *booker) book(p *plan) {
 		a.watching.Said = r.learning.paths().NewSaid()
 		p.out.Said = a.watching.Said
 	}
-	if a.watching != nil && c.Chosen.Ordered() {
+	if serves, _ := c.Chosen.Serves(); a.watching != nil && serves > rules.AsTheyCome {
 		a.watching.Due = p.due
 	}
 	work := r.fillBooking(b, &st, &a)

@@ -127,10 +127,8 @@ func (l *lookup) recall(in *lookInput, path *learned.Path) {
 	}
 	r.class = r.teach
 	in.learning.memory.Recall(r.class, path, &r.Recalled)
-	if !r.agrees(l.locals) { // such as a URL that shows another image now
-		r.Recalled = learned.Recalled{Blocks: r.Blocks[:0], Estimate: true}
-	}
-	if facts.Truncated && r.Tokens == 0 { // one that goes on begins elsewhere
+	// What rules computed is otherwise, as where a URL shows another image now; or the prompt is cut, and one that goes on begins elsewhere.
+	if !r.agrees(l.locals) || facts.Truncated && r.Tokens == 0 {
 		r.Recalled = learned.Recalled{Blocks: r.Blocks[:0], Estimate: true}
 	}
 	p, known := l.read.prompt, 0

@@ -223,8 +223,7 @@ func TestUnreadRecomputed(t *testing.T) {
 				}
 			}
 		}
-		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: 0, PromptTokens: blocks*16 + 3,
-			OutputTokens: 1})
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, PromptTokens: blocks*16 + 3, OutputTokens: 1})
 		w.now = w.now.Add(time.Minute)
 		w.Learner().Settle(w.now)
 		return d

@@ -102,9 +102,6 @@ const (
 // contentKeys are the fields that are read part by part, in the order in which engines put them into a prompt.
 var contentKeys = []string{"instructions", "system", "prompt", "input", "suffix"}
 
-// answerKeys are fields for which engines compute or return a prompt, and which do not change it (prompt.Recomputed).
-var answerKeys = []string{"prompt_logprobs", "echo"}
-
 // Read sets p to the path of a request, whose body s is. Cost: each byte of the body is hashed twice, at several GB/s,
 // but for those of head's media.
 func (h *Hasher) Read(p *Path, head Head, s *body.Skeleton, req *body.Request) {
@@ -115,8 +112,8 @@ func (h *Hasher) Read(p *Path, head Head, s *body.Skeleton, req *body.Request) {
 		w.put(bytesOf(text))
 	}
 	// An unknown parameter counts as one that changes the prompt: requests that differ in it share nothing.
-	w.fields(req.Fields, func(key string) bool {
-		return body.NoEffect(key) || slices.Contains(contentKeys, key) || slices.Contains(answerKeys, key)
+	w.fields(req.Fields, func(key string) bool { // with the last two, prompts are computed entirely (prompt.Recomputed), and the same
+		return body.NoEffect(key) || slices.Contains(contentKeys, key) || key == "prompt_logprobs" || key == "echo"
 	})
 	w.step(kindHead)
 	for _, key := range contentKeys {

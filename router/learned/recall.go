@@ -33,7 +33,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Recalled) {
 		}
 		if equal < len(n.steps) {
 			last.certain(p, at, root, out)
-			n.estimate(m.sizes.weigh(class, p.Steps[at:at+equal]), m.sizes.Of(class).least(p.Steps[at+equal:]), out)
+			n.estimate(m.sizes.weigh(class, p.Steps[at:at+equal]), m.sizes.weigh(class, p.Steps[at+equal:])/2, out)
 			out.Reach = at + equal
 			m.use(n)
 			return
@@ -99,9 +99,9 @@ func (p *Path) at(step int) uint64 {
 }
 
 // estimate replaces the certain blocks of out by those of the node, if a path that leaves it after steps of some weight, and has others of
-// the weight rest behind them, probably has more. They are fewer than the path's whole prompt has: that is shorter than the node's by no
-// more than twice what is expected.
-func (n *node) estimate(weight int32, rest float64, out *Recalled) {
+// at least the weight rest behind them, probably has more. Its whole prompt has more still: it is not shorter than the node's by more than
+// twice what is expected.
+func (n *node) estimate(weight, rest int32, out *Recalled) {
 	out.Estimate = true
 	reach := int(n.common) // -1: what its chain has belongs to a longer path
 	if n.common < 0 && n.ending != nil {
@@ -110,8 +110,7 @@ func (n *node) estimate(weight int32, rest float64, out *Recalled) {
 	known := len(out.Blocks)
 	behind := max(0, float64(reach-known))
 	each := behind / float64(max(n.weight, weight, 1))
-	likely := each * float64(weight)
-	most := behind - 1 - 2*each*max(0, float64(n.weight-weight)-rest)
+	likely, most := each*float64(weight), behind-1-2*each*float64(max(0, n.weight-weight-rest))
 	if more := known + int(min(likely, max(most, likely/2))); more > known {
 		out.Blocks = n.chain(out.Blocks[:0], more)
 		out.Learned = min(out.Learned, int(n.from))

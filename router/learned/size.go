@@ -64,19 +64,6 @@ func (s Size) Tokens(steps []Step) (n float64) {
 	return n
 }
 
-// least returns how many tokens some steps have nearly always, if their texts are like others: of a medium whose size is not known, none.
-func (s Size) least(steps []Step) (n float64) {
-	for i := range steps {
-		switch {
-		case !steps[i].Media:
-			n += s.PerByte * float64(steps[i].Bytes)
-		case steps[i].Bytes > 0:
-			n += s.Tokens(steps[i:i+1]) / 2
-		}
-	}
-	return n
-}
-
 // Of returns what was learned of a class.
 func (s *Sizes) Of(class uint32) Size {
 	s.mu.Lock()

@@ -68,13 +68,7 @@ func (s *Slot) Serves() (as rules.Serving, observed bool) {
 // serves is Serves for a caller that holds s.mu.
 func (s *Slot) serves() rules.Serving { return cmp.Or(s.Worker.Serving(), s.order.shown()) }
 
-// Ordered reports whether the slot serves waiting requests by when they are due, as its worker says or as was observed.
-func (s *Slot) Ordered() bool {
-	as, _ := s.Serves()
-	return as == rules.LowFirst || as == rules.HighFirst
-}
-
-// ordered is Ordered for a caller that holds s.mu.
+// ordered reports whether the slot serves waiting requests by when they are due.
 func (s *Slot) ordered() bool { return s.serves() == rules.LowFirst || s.serves() == rules.HighFirst }
 
 // before reports whether a charge that stands before another one in the queue was computed before that began: it had come by then, waited
