@@ -67,6 +67,7 @@ var faults = []fault{
 	{"an image host that drips", false, "", (*chaos).drip},
 	{"image hosts that hang", false, "", (*chaos).hang},
 	{"replicas cut off from each other for 10 s", false, "", (*chaos).cutOff},
+	{"clocks 5 s apart", false, "", (*chaos).clocks},
 	{"the decision log's disk full for 10 s", false, "", (*chaos).fullLog},
 	{"an event storm", false, "", (*chaos).storm},
 	{"1,000 workers join and leave", false, "", (*chaos).crowd},
@@ -553,6 +554,76 @@ func startLine(t *testing.T, to string) *line {
 		}
 	}()
 	return w
+}
+
+// clocks: one Sightline's clock, and a worker's of each kind, is five seconds ahead. All is decided, and nothing is said of it.
+func (c *chaos) clocks() string {
+	r := c.replicas[1]
+	plain, keys := r.command, r.keys
+	r.keys = maps.Clone(keys)
+	r.keys["fixed"] = nil // known only to binaries that are built for tests of the product
+	c.configure(r, c.workers)
+	r.command = func() *exec.Cmd {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), clockVar+"=5s "+r.file)
+		return cmd
+	}
+	c.restart(r.process)
+	for i, by := range map[int]string{0: "5s", 3: "-5s"} {
+		c.fleet[i].told(c.t, "clock?by="+by)
+		defer c.fleet[i].told(c.t, "clock?by=0s")
+	}
+	eventually(c.t, "all is up with clocks apart", func() bool { return c.whole() && c.together(1) })
+	if apart := clockOf(c.t, r.admin) - clockOf(c.t, c.replicas[0].admin); apart < 4 || apart > 6 {
+		c.t.Errorf("the replicas' clocks are %.1f s apart, want 5", apart)
+	}
+	c.more(c.rate)
+	c.mu.Lock()
+	before := len(c.all)
+	c.mu.Unlock()
+	time.Sleep(faultLasts)
+	c.mu.Lock()
+	during := slices.Clone(c.all[before:])
+	c.mu.Unlock()
+	if failed, cut, undecided, example := tally(during); failed+cut > 0 || undecided > len(during)/100 {
+		c.t.Errorf("clocks apart: %d failed (%s), %d cut, %d of %d undecided", failed, example, cut, undecided, len(during))
+	}
+	for _, r := range c.replicas {
+		c.unsaid(r, "SL0303", "SL06", "SL07")
+	}
+	r.command, r.keys = plain, keys
+	c.configure(r, c.workers)
+	c.restart(r.process)
+	return "one Sightline's and two workers'; that Sightline was started twice"
+}
+
+// clockOf gives a process's time in seconds, by when it says it was started and for how long it has run.
+func clockOf(t *testing.T, admin string) float64 {
+	t.Helper()
+	res, err := http.Get("http://" + admin + "/workers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	at, err := http.ParseTime(res.Header.Get("date"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return float64(at.Unix())
+}
+
+// unsaid fails if a page has one of these findings.
+func (c *chaos) unsaid(r *standing, codes ...string) {
+	c.t.Helper()
+	list, err := lab.Get("http://" + r.admin + "/problems")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, one := range gjson.ParseBytes(list).Array() {
+		if slices.ContainsFunc(codes, func(code string) bool { return strings.HasPrefix(one.Get("code").Str, code) }) {
+			c.t.Errorf("%s: got %s %s, want nothing of %q said", r.name, one.Get("code"), one.Get("what"), codes)
+		}
+	}
 }
 
 // fullLog: one Sightline logs its decisions on a disk of 4 MB that then has no room: lines are lost and counted, and requests go on. Once

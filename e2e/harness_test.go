@@ -46,6 +46,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, serveNATS(file))
 		os.Exit(1)
 	}
+	if told := os.Getenv(clockVar); told != "" {
+		fmt.Fprintln(os.Stderr, serveAhead(told))
+		os.Exit(1)
+	}
 	if addr := os.Getenv(childVar); addr != "" {
 		s, err := extproc.New(decideAsTold, func(router.Outcome) {}, extproc.Options{})
 		if err == nil {

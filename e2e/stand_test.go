@@ -143,6 +143,7 @@ func (s *stand) configure(r *standing, workers []any) {
 		"models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(s.t, modelDir)}}}
 	maps.Copy(all, s.keys)
 	maps.Copy(all, r.keys)
+	maps.DeleteFunc(all, func(_ string, v any) bool { return v == nil })
 	if s.nats != nil {
 		all["nats"] = map[string]any{"url": s.keys["nats"].(map[string]any)["url"],
 			s.says("auth", "nkey"): filepath.Join(s.disk, "router.nk")}

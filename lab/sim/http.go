@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tidwall/gjson"
 )
@@ -90,6 +91,18 @@ func (w *Worker) routes() http.Handler {
 			return
 		}
 		w.SetSlow(by)
+	})
+	mux.HandleFunc("POST /sim/clock", func(rw http.ResponseWriter, r *http.Request) {
+		by, err := time.ParseDuration(r.FormValue("by"))
+		if err != nil {
+			http.Error(rw, "by: want how far it is ahead, such as -5s", http.StatusBadRequest)
+			return
+		}
+		for _, e := range w.engines {
+			if p, is := e.pub.(*publisher); is {
+				p.skew.Store(int64(by))
+			}
+		}
 	})
 	return w.withFaults(mux)
 }

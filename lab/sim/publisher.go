@@ -3,6 +3,7 @@ package sim
 import (
 	"encoding/binary"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zeromq/zmq4"
@@ -17,8 +18,8 @@ type publisher struct {
 	topics bool // replies to DEALERs carry the topic
 	rank   int
 	topic  string
-	steps  int // batches kept
-	skew   time.Duration
+	steps  int          // batches kept
+	skew   atomic.Int64 // nanoseconds
 	late   time.Duration
 	pub    *listener
 	back   *listener // nil: no replay
@@ -62,7 +63,7 @@ func (p *publisher) publish(events []event) {
 		p.publish(events[:1])
 		events = events[1:]
 	}
-	payload := batchOf(p.form, events, p.rank, time.Now().Add(p.skew))
+	payload := batchOf(p.form, events, p.rank, time.Now().Add(time.Duration(p.skew.Load())))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.late > 0 {

@@ -341,10 +341,12 @@ func (w *Worker) listenEvents() error {
 		}
 	}
 	for r, e := range w.engines {
-		e.pub = &publisher{form: w.form(), alone: w.cfg.Engine == Standalone, clear: w.cfg.Engine == SGLang,
+		p := &publisher{form: w.form(), alone: w.cfg.Engine == Standalone, clear: w.cfg.Engine == SGLang,
 			topics: w.cfg.Version != oldSGLang && (w.cfg.Engine != VLLM || w.rules.ReplayTopic),
-			rank:   w.cfg.FirstRank + r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, skew: w.cfg.Skew, late: w.cfg.EventsLate,
+			rank:   w.cfg.FirstRank + r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, late: w.cfg.EventsLate,
 			pub: pubs[r], back: backs[r]}
+		p.skew.Store(int64(w.cfg.Skew))
+		e.pub = p
 		if loads != nil {
 			e.load = &publisher{pub: loads[r]}
 		}
