@@ -479,9 +479,9 @@ func (c *chaos) hang() string {
 	var longest time.Duration
 	for _, r := range lost {
 		longest = max(longest, r.took)
-		if r.status != http.StatusBadRequest || !r.decided || !bytes.Contains(r.body, []byte("could not be fetched")) {
+		if r.status != http.StatusBadRequest || !r.decided || !bytes.Contains(r.body, []byte("not exact: image")) {
 			c.t.Errorf("an image that cannot be had: got status %d, %v, decided %t, %.200s, want 400, no error, true, %q in it", r.status, r.err,
-				r.decided, r.body, "could not be fetched")
+				r.decided, r.body, "not exact: image")
 			break
 		}
 	}
