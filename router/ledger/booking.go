@@ -387,6 +387,7 @@ func (l *Ledger) Confirm(id, addr string, source uint64) (now, moved *Booking, o
 			l.count(&b.Booking, -1)
 			b.OnPlaced(&b.Booking)
 			l.count(&b.Booking, 1)
+			l.work.give(&b.Booking, at)
 		} else {
 			if b.charge != nil {
 				b.charge.Undo(at)

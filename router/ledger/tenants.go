@@ -5,13 +5,15 @@ import "time"
 // Work that tenants were given counts half after each fadeAfter.
 const (
 	fadeAfter  = 30 * time.Second
-	maxTenants = 4096 // of a model whose work is remembered; that of others counts as none
+	maxTenants = 4096 // of all models whose work is remembered; that of others counts as none
+	mostAhead  = 1 << 40
 )
 
 // work is what tenants were given, by model.
 type work struct {
-	of    map[string]*given
-	faded time.Time // when it counted half for the last time
+	of      map[string]*given
+	tenants int       // of all models
+	faded   time.Time // when it counted half for the last time
 }
 
 // given is the work that a model's tenants were given.
@@ -29,11 +31,14 @@ func (l *work) give(b *Booking, now time.Time) {
 	g := l.of[b.Model]
 	if g == nil {
 		g = &given{of: make(map[string]float64)}
-		l.of[b.Model] = g
 	}
-	if _, known := g.of[b.Tenant]; !known && len(g.of) >= maxTenants {
-		return
+	if _, known := g.of[b.Tenant]; !known {
+		if l.tenants >= maxTenants { // other replicas name models too
+			return
+		}
+		l.tenants++
 	}
+	l.of[b.Model] = g
 	g.of[b.Tenant] += float64(b.Tokens)
 	g.sum += float64(b.Tokens)
 }
@@ -44,11 +49,13 @@ func (l *work) fade(now time.Time) {
 		for model, g := range l.of {
 			g.sum = 0
 			for tenant, n := range g.of {
-				g.of[tenant] = n / 2
-				g.sum += n / 2
 				if n < 2 {
 					delete(g.of, tenant)
+					l.tenants--
+					continue
 				}
+				g.of[tenant] = n / 2
+				g.sum += n / 2
 			}
 			if len(g.of) == 0 {
 				delete(l.of, model)
@@ -69,5 +76,5 @@ func (l *Ledger) Ahead(model, tenant string) int {
 	if g == nil {
 		return 0
 	}
-	return int(max(0, g.of[tenant]-g.sum/float64(len(g.of))))
+	return int(min(mostAhead, max(0, g.of[tenant]-g.sum/float64(len(g.of)))))
 }

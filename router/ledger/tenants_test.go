@@ -46,4 +46,34 @@ func TestAhead(t *testing.T) {
 		t.Errorf("got %d tenants remembered, want %d", got, maxTenants)
 	}
 	check("one that has no room", fmt.Sprint(2*maxTenants-1), 0)
+	now = now.Add(time.Hour)
+	for i := range 2 * maxTenants { // another replica names them
+		l.work.give(&Booking{Model: fmt.Sprint(i), Tenant: "a", Counted: true, Work: fleet.Work{Tokens: 1 << 40}}, now)
+	}
+	if got := len(l.work.of); got != maxTenants || l.work.tenants != maxTenants {
+		t.Errorf("got %d models with %d tenants remembered, want %d", got, l.work.tenants, maxTenants)
+	}
+	now = now.Add(time.Hour)
+	for range 4 {
+		give("a", 1<<62)
+	}
+	give("b", 1)
+	check("beyond all numbers", "a", mostAhead)
+	if l.work.tenants != 2 {
+		t.Errorf("got %d tenants, want 2", l.work.tenants)
+	}
+}
+
+// TestAheadUnsteered: what a request that was not steered asks of its worker counts once the worker is known.
+func TestAheadUnsteered(t *testing.T) {
+	l, a, b := twoWorkers(&clock{time.Unix(1000, 0)})
+	l.Book("x", Booking{Model: "m", Tenant: "a", Counted: true, OnPlaced: func(b *Booking) { b.Tokens = 1000 }})
+	l.Book("y", Booking{Model: "m", Tenant: "b", Counted: true, Slot: a.Slots[0], Work: fleet.Work{Tokens: 200}})
+	for _, w := range []*fleet.Worker{a, b} { // the second one after a failure
+		l.Confirm("x", w.Addr, 1)
+		l.Confirm("y", w.Addr, 1)
+	}
+	if got := l.Ahead("m", "a"); got != 400 {
+		t.Errorf("got %d tokens ahead, want 400", got)
+	}
 }
