@@ -25,6 +25,7 @@ type bookingRecord struct {
 	client    fair.Client
 	arm       report.Arm
 	steps     int               // of priority
+	due       int64             // as its worker is told, in Unix milliseconds; 0: it is told nothing
 	line      *decisionlog.Line // nil: none is written
 	unsteered *unsteeredRequest // nil: it was steered
 
@@ -109,9 +110,6 @@ func (r *booker) book(p *plan) {
 	if a.watching != nil && a.answers == 1 {
 		a.watching.Said = r.learning.paths().NewSaid()
 		p.out.Said = a.watching.Said
-	}
-	if serves, _ := c.Chosen.Serves(); a.watching != nil && serves > rules.AsTheyCome {
-		a.watching.Due = p.due
 	}
 	work := r.fillBooking(b, &st, &a)
 	r.openAccount(b, &st, &a, p.mem.overlap.elsewhere(&p.list.selection, c.Chosen), p.out.Regret)
@@ -214,6 +212,9 @@ func (r *booker) recordPredictions(b *bookingRecord, st *slotEstimate, a *looked
 func (r *booker) openBooking(p *plan, b *bookingRecord, work ledger.Booking) {
 	work.Source, work.Note, work.Due = p.req.Source, b, p.due
 	b.steps = p.steps
+	if p.out.Order != nil {
+		b.due = p.due
+	}
 	if r.opt.Audit != nil {
 		r.opt.Audit.Borrowed(p.mem.reading.session)
 	}
@@ -233,6 +234,9 @@ func (r *booker) openBooking(p *plan, b *bookingRecord, work ledger.Booking) {
 
 // registerExpectation tells the audit, or the learner, what the slot will store.
 func (r *booker) registerExpectation(b *bookingRecord, a *lookedUp, id, session string, at placing) {
+	if serves, _ := b.slot.Serves(); a.watching != nil && serves > rules.AsTheyCome {
+		a.watching.Due = b.due
+	}
 	r.learning.watch(id, b.slot, session, a.watching, r.opt.Now())
 	if a.unread && session != id {
 		return

@@ -212,15 +212,25 @@ func TestUnsteeredIsDue(t *testing.T) {
 }
 
 // Without sessions in events, blocks are learned of the request with which the worker begins: at one that serves by when requests are due,
-// a short one that came behind a long one.
+// a short one that came behind a long one, also where Envoy has picked it.
 func TestLearnedByTurn(t *testing.T) {
-	for serves, reversed := range map[rules.Serving]bool{rules.AsTheyCome: false, rules.LowFirst: true, rules.HighFirst: true} {
+	type by struct {
+		serves rules.Serving
+		share  float64 // of requests that are not steered
+	}
+	for c, reversed := range map[by]bool{{rules.AsTheyCome, 0}: false, {rules.LowFirst, 0}: true, {rules.HighFirst, 0}: true,
+		{rules.AsTheyCome, 1}: false, {rules.LowFirst, 1}: true} {
 		w := newWorld(t, 1)
 		w.withoutFiles(nil)
+		w.SetUnsteered(c.share)
+		serves, addr := c.serves, w.slots[0].Worker.Addr
 		w.slots[0].Worker.SetServing(serves)
 		long, short := chatBody("m", fmt.Sprintf("%q", text(600, 1))), chatBody("m", fmt.Sprintf("%q", text(40, 2)))
 		blocks := map[string]int{long: 60, short: 8}
 		first, second := w.decide(long), w.decide(short)
+		for _, d := range []Decision{first, second} {
+			w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: addr})
+		}
 		order := []string{long, short}
 		if reversed {
 			slices.Reverse(order)
@@ -238,14 +248,15 @@ func TestLearnedByTurn(t *testing.T) {
 			}
 		}
 		for _, d := range []Decision{first, second} {
-			w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, PromptTokens: -1, CachedTokens: -1})
+			w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: addr, Code: 200, PromptTokens: -1, CachedTokens: -1})
 		}
 		w.now = w.now.Add(time.Minute)
 		w.Learner().Settle(w.now)
+		w.SetUnsteered(0)
 		for _, one := range order {
 			if d := w.decide(one); d.Reason != Predicted || d.CachedTokens > 16*blocks[one] || d.CachedTokens < 16*(blocks[one]-1) {
-				t.Errorf("served %s: of a prompt of %d blocks %d tokens are %s, want it predicted but for its last block", serves, blocks[one],
-					d.CachedTokens, d.Reason)
+				t.Errorf("served %s, %.0f unsteered: of a prompt of %d blocks %d tokens are %s, want it predicted but for its last block",
+					serves, c.share, blocks[one], d.CachedTokens, d.Reason)
 			}
 		}
 	}
