@@ -48,7 +48,10 @@ type Memory struct {
 	steps    int // and blocks, of those since then
 }
 
-const mostAwaiting = 1 << 19 // steps and blocks of the lessons that are kept while a snapshot is awaited: 12 MiB; with more it is not
+const (
+	mostAwaiting = 1 << 19 // steps and blocks of the lessons that are kept while a snapshot is awaited: 16 MiB; with more it is not
+	lessonSteps  = 8       // that take as much memory as a lesson without any
+)
 
 // Stats are what a memory holds and has done.
 type Stats struct {
@@ -235,10 +238,10 @@ func (m *Memory) Teach(l *Lesson) (news bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.awaiting {
-		m.steps += len(l.Path.Steps) + len(l.Taught.Chain)
+		m.steps += len(l.Path.Steps) + len(l.Taught.Chain) + lessonSteps
 		again := *l
 		again.Path.Steps, again.Taught.Chain = slices.Clone(l.Path.Steps), slices.Clone(l.Taught.Chain)
-		again.Taught.Said, again.Taught.Answer = 0, nil
+		again.Path.Media, again.Taught.Said, again.Taught.Answer = nil, 0, nil
 		m.since = append(m.since, again)
 		if m.steps > mostAwaiting {
 			m.awaiting, m.since, m.steps = false, nil, 0

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 // conversations teaches a memory random conversations, and returns them in the order of their last use.
@@ -205,6 +206,16 @@ func TestAwait(t *testing.T) {
 		b.Teach(&Lesson{1, Path{Steps: make([]Step, MaxSteps)}, Taught{Chain: []uint64{1}, Prompt: 1}})
 		if b.steps > mostAwaiting {
 			t.Fatalf("%d steps and blocks are kept, want at most %d", b.steps, mostAwaiting)
+		}
+	}
+	b.Clear()
+	for i := range mostAwaiting / 2 { // short ones
+		b.Teach(&Lesson{1, Path{Steps: []Step{{Number: [2]uint64{uint64(i), 1}}}, Media: []MediaStep{{}}}, Taught{Chain: []uint64{1}, Prompt: 1}})
+		if got := len(b.since) * int(unsafe.Sizeof(Lesson{})+unsafe.Sizeof(Step{})+8); got > 16<<20 {
+			t.Fatalf("%d lessons are kept, of %d bytes, want 16 MiB at most", len(b.since), got)
+		}
+		if n := len(b.since); n > 0 && b.since[n-1].Path.Media != nil {
+			t.Fatal("got the media of a path that its reader uses again, want none kept")
 		}
 	}
 	if b.Load(a.Snapshot(1<<20)) == nil || b.steps+len(b.since) != 0 {
