@@ -133,9 +133,10 @@ func lengthIn(rest string, raw [][]byte, before int) (length int) {
 	for _, piece := range raw {
 		length += len(piece) - bytes.Count(piece, []byte{'\\'})
 	}
-	end := raw[len(raw)-1]
+	end, at := raw[len(raw)-1], length-before
+	some := len(raw) > 1 && len(end) < mostWords/2 // bytes of a piece's end: they may stand anywhere
 	end = end[max(0, len(end)-mostWords/2):]
-	if at := length - before; at >= len(end) && at <= len(rest) && bytes.IndexByte(end, '\\') < 0 && rest[at-len(end):at] == string(end) {
+	if !some && at >= len(end) && at <= len(rest) && bytes.IndexByte(end, '\\') < 0 && rest[at-len(end):at] == string(end) {
 		return at
 	}
 	length = -before

@@ -2,6 +2,7 @@ package router
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -35,6 +36,22 @@ func TestPartsOfEscapedTexts(t *testing.T) {
 					t.Errorf("%q in %q: got %+v, want %+v", quoted, rendered, list, want)
 				}
 			}
+		}
+	}
+}
+
+// TestPartsOfTornTexts: a part is as long as its text, wherever the body's pieces end.
+func TestPartsOfTornTexts(t *testing.T) {
+	text := "é\n" + strings.Repeat("some words of a text, ", 900) + "the end in n"
+	whole := chatBody("m", strings.ReplaceAll(fmt.Sprintf("%q", text), "é", `\u00e9`))
+	rendered := "<user>" + text + "<end>" + text
+	for from := strings.Index(whole, " in n"); from < strings.Index(whole, " in n")+8; from++ {
+		r := &reading{}
+		if err := body.Read([][]byte{[]byte(whole[:from]), []byte(whole[from:])}, &r.body, &r.req); err != nil {
+			t.Fatal(err)
+		}
+		if list := r.partsOf(rendered); len(list) != 1 || list[0].Len != len(text) {
+			t.Errorf("in pieces …%q: got %+v, want one of %d bytes", whole[from:], list, len(text))
 		}
 	}
 }
