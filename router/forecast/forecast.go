@@ -96,6 +96,7 @@ type Forecaster struct {
 	shift   uint8 // 1 of 2^shift blocks is sampled
 	held    int   // of most
 	blocks  int   // of all slots' caches
+	tokens  int   // of a block, in the prompt used last
 	slots   map[uint32]*slot
 	last    map[uint64]uint32 // sampled block → the slot that used it last, with severalBit if another one has used it too
 	reuse   reuse
@@ -203,9 +204,13 @@ func (m *Forecaster) Settle() {
 		t := &list[i]
 		s := m.slots[t.Slot]
 		m.now = m.since(t.at)
-		if t.Size == 0 && s != nil && s.tokens > 0 {
-			t.Tokens = min(t.Tokens, (len(t.Chain)+1)*s.tokens) // no more than its blocks show: another's count would call for workers
+		switch { // of another replica no more counts than its blocks show: else what it says would call for workers
+		case t.Size > 0:
+		case s != nil && s.tokens > 0:
+			t.Tokens = min(t.Tokens, (len(t.Chain)+1)*s.tokens)
 			t.Size, t.Whole = s.tokens, len(t.Chain) == t.Tokens/s.tokens
+		case len(t.Chain) > 0:
+			t.Tokens = min(t.Tokens, (len(t.Chain)+1)*max(1, m.tokens))
 		}
 		switch readable := s != nil && s.size > 0 && t.Size > 0 && (t.Whole || len(t.Chain) > 0); {
 		case !readable && !t.end:
@@ -367,7 +372,7 @@ func (m *Forecaster) ended(s *slot, t *told) {
 // use makes a prompt's blocks the most recently used ones, its first one last: engines free a request's blocks from the end (vLLM 0.32,
 // v1/core/kv_cache_manager.py, free).
 func (m *Forecaster) use(s *slot, t *told) {
-	s.tokens = t.Size
+	s.tokens, m.tokens = t.Size, t.Size
 	for i := len(t.Chain) - 1; i >= 0; i-- {
 		if key := t.Chain[i]; sampled(key, m.shift) {
 			by, known := m.last[key]

@@ -107,6 +107,7 @@ func TestRemovalLoad(t *testing.T) {
 	for _, blocks := range []int{15, 0} { // of another replica, whose counts are what it says
 		m.Decided(Request{Chain: chain([2]int{1000, blocks}), Tokens: 1 << 40}, start.Add(300*time.Second))
 	}
+	m.Decided(Request{Slot: 9, Chain: chain([2]int{1000, 1}), Tokens: 1 << 40}, start.Add(300*time.Second)) // at a worker that is new here
 	now = m.Forecast(10*time.Minute, start.Add(300*time.Second))
 	if got := now.Needed(0.9, 0); got != 3 {
 		t.Errorf("%d workers beside another replica's requests of 2^40 tokens, want 3", got)
