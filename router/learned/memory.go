@@ -238,10 +238,10 @@ func (m *Memory) Teach(l *Lesson) (news bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.awaiting {
-		m.steps += len(l.Path.Steps) + len(l.Taught.Chain) + lessonSteps
+		m.steps += len(l.Path.Steps) + len(l.Taught.Chain) + len(l.Taught.Answer) + lessonSteps
 		again := *l
 		again.Path.Steps, again.Taught.Chain = slices.Clone(l.Path.Steps), slices.Clone(l.Taught.Chain)
-		again.Path.Media, again.Taught.Said, again.Taught.Answer = nil, 0, nil
+		again.Path.Media, again.Taught.Answer = nil, slices.Clone(l.Taught.Answer)
 		m.since = append(m.since, again)
 		if m.steps > mostAwaiting {
 			m.awaiting, m.since, m.steps = false, nil, 0

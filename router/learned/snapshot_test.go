@@ -182,6 +182,10 @@ func TestAwait(t *testing.T) {
 		t.Fatal("an empty memory does not await, want b.Await()")
 	}
 	fresh.teach(b, nil)
+	answered := request{[]int{1, 4}}
+	tokens := answered.prompt()
+	b.Teach(&Lesson{1, *answered.path(), Taught{Chain: chainOf(tokens), Prompt: len(tokens) / 16, Tokens: len(tokens), Said: 7,
+		Answer: []uint64{8, 9}}})
 	var p Recalled
 	b.Recall(1, fresh.path(), &p)
 	if p.Tokens != len(fresh.prompt()) {
@@ -196,6 +200,15 @@ func TestAwait(t *testing.T) {
 		if p.Tokens != len(r.prompt()) {
 			t.Errorf("%v: %+v, want p.Tokens == len(r.prompt())", r, p)
 		}
+	}
+	answers := 0
+	for _, n := range b.nodes {
+		if e := n.ending; e != nil && e.said == 7 && slices.Equal(e.answer, []uint64{8, 9}) {
+			answers++
+		}
+	}
+	if answers != 1 {
+		t.Errorf("got %d prompts with the answer behind the snapshot, want 1", answers)
 	}
 	if b.Await() {
 		t.Error("a memory awaits a second snapshot, want !b.Await()")
