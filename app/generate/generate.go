@@ -26,6 +26,7 @@ import (
 
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/printable"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/workers/discover"
 	"github.com/sightline-router/sightline/workers/inspect"
@@ -71,7 +72,7 @@ type drafter struct {
 }
 
 func newDrafter(o Options, say io.Writer) (*drafter, error) {
-	d := &drafter{Options: o, out: say}
+	d := &drafter{Options: o, out: printable.Writer(say)}
 	return d, d.open()
 }
 
@@ -114,7 +115,7 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	for _, m := range d.models {
 		err := d.files(ctx, m)
 		if err != nil && d.Question != nil && len(d.ModelDir) == 0 {
-			fmt.Fprintf(say, "%s: %v\n", m.name, err)
+			fmt.Fprintf(d.out, "%s: %v\n", m.name, err)
 			if dir := d.Question("A directory with its files, without weights (or nothing: its requests are learned): "); dir != "" {
 				d.ModelDir = []string{m.name + "=" + dir}
 				err = d.files(ctx, m)
@@ -123,10 +124,10 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 		}
 		switch {
 		case err == nil:
-			fmt.Fprintf(say, "%s: files in %s, %s\n", m.name, m.dir, m.dirFrom)
+			fmt.Fprintf(d.out, "%s: files in %s, %s\n", m.name, m.dir, m.dirFrom)
 		case len(d.ModelDir) == 0:
 			m.dir = ""
-			fmt.Fprintf(say, "%s: its requests are learned: %v\n", m.name, err)
+			fmt.Fprintf(d.out, "%s: its requests are learned: %v\n", m.name, err)
 		default:
 			return fmt.Errorf("model %s: %w", m.name, err)
 		}

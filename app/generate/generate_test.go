@@ -2,8 +2,14 @@ package generate
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -13,6 +19,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/internal/secure"
@@ -113,6 +120,43 @@ func TestKeyAndTLS(t *testing.T) {
 		if want := "worker_access:\n  ca: " + ca + "\n  api_key_file: " + key + "\n"; err == nil && !strings.HasPrefix(text, want) {
 			t.Errorf("%s, want an error or strings.HasPrefix(text, want)", text)
 		}
+	}
+}
+
+// TestHostileCertificate: the names in a worker's certificate are shown on a terminal without their control characters.
+func TestHostileCertificate(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"a\x1b[2J"}}
+	der, err := x509.CreateCertificate(nil, cert, cert, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := httptest.NewUnstartedServer(http.NotFoundHandler())
+	front.Config.ErrorLog = log.New(io.Discard, "", 0)
+	front.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: private}}}
+	front.StartTLS()
+	defer front.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Workers: []string{front.Listener.Addr().String()}, Access: secure.Peer{CA: ca, Name: "b"},
+		Question: func(string) string { return "" }}
+	_, said, err := run(t, o)
+	if err == nil || !strings.Contains(said, "[2J") || strings.ContainsRune(said, '\x1b') {
+		t.Errorf("init: got %q, %v, want the name without its escape", said, err)
+	}
+	out := new(strings.Builder)
+	_, given, wrong := Given(o, out)
+	if wrong != nil {
+		t.Fatal(wrong)
+	}
+	given.Say("", err)
+	if !strings.Contains(out.String(), "[2J") || strings.ContainsRune(out.String(), '\x1b') {
+		t.Errorf("serve: got %q, want the name without its escape", out)
 	}
 }
 

@@ -64,7 +64,7 @@ func Given(o Options, say io.Writer) (cfg config.Config, g *serve.Asking, err er
 		if worker != "" {
 			err = fmt.Errorf("%w; left out, and asked again every %v", err, g.Again)
 		}
-		fmt.Fprintln(say, err)
+		fmt.Fprintln(d.out, err)
 	}
 	known := map[string]rules.Facts{}
 	g.Fit = func(facts []rules.Facts) ([]config.Model, []config.Worker, error) {
@@ -73,7 +73,7 @@ func Given(o Options, say io.Writer) (cfg config.Config, g *serve.Asking, err er
 		d.printFound(fresh)
 		d.advise(fresh)
 		if len(known) == 0 {
-			fmt.Fprintf(say, "No file of a model is read: a request is routed by its blocks from its second sighting on, a shared beginning from "+
+			fmt.Fprintf(d.out, "No file of a model is read: a request is routed by its blocks from its second sighting on, a shared beginning from "+
 				"the third. For exact routing from the first: sightline init\nEnvoy's configuration: %s > envoy.yaml; what your own lacks: "+
 				"the same with --for FILE\n", d.envoyCommand())
 		}

@@ -181,7 +181,7 @@ func (v *View) show(ctx context.Context, once func(context.Context, Asked) (shap
 		case err != nil && (!v.Watch || v.pages == 0):
 			return err
 		case err != nil:
-			text = func(p *page) { p.line(p.bad("× nothing answers"), err.Error()) }
+			text = func(p *page) { p.line(p.bad("× nothing answers"), said(strings.ReplaceAll(err.Error(), "\n", "; "))) }
 		}
 		if err == nil && v.structured() != "" {
 			err = v.write(shape)

@@ -1,6 +1,7 @@
 package look
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode"
@@ -92,6 +94,36 @@ func TestHostileNames(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestHostileAnswer: what a Sightline that is watched answers instead brings no control character to the terminal either.
+func TestHostileAnswer(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	var asked atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		switch asked.Add(1) {
+		case 1:
+			_, _ = w.Write([]byte("{}"))
+		case 2:
+			http.Error(w, hostile, http.StatusInternalServerError)
+		default:
+			stop()
+		}
+	}))
+	defer srv.Close()
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if err := Status(ctx, View{From: From{Admin: []string{srv.URL}}, Watch: true, Out: out}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(out.Name())
+	if got := string(text); err != nil || !strings.Contains(got, "answers 500: w\ufffd[2J") || strings.ContainsAny(got, "\x1b\u009b\u202e\r") {
+		t.Errorf("got %q, %v, want what it answers without control characters", got, err)
 	}
 }
 
