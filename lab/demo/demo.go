@@ -9,6 +9,7 @@ package demo
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,9 +34,6 @@ type Options struct {
 	Out       io.Writer
 }
 
-// token lets the commands of the terminal change something, on this machine.
-const token = "token-of-this-demo"
-
 const repeated = "Every repeated image went to the worker that held it, by data URL, by URL, and in later turns."
 
 // Run runs the demo. The error says which result was not as expected.
@@ -50,7 +48,7 @@ func Run(ctx context.Context, o Options) error {
 	load := mixed(shots, host.URL)
 	fmt.Fprintf(o.Out, "demo: %d requests, twice, through %s\n\n", len(load), o.Envoy)
 
-	p := paint(o.Color)
+	p, token := paint(o.Color), rand.Text() // it lets the commands of the terminal change something
 	fmt.Fprintf(o.Out, "%s Envoy spreads the requests round robin …\n", p.bold("first without Sightline:"))
 	parts := lab.Options{Self: o.Sightline, Envoy: o.Envoy, ModelDir: o.ModelDir, Prompts: prompts, Speed: 2, Blocks: 2048, Without: true,
 		Config: func(keys map[string]any) { keys["admin_token"] = token }}
