@@ -597,7 +597,7 @@ func (c *chaos) clocks() string {
 	return "one Sightline's and two workers'; that Sightline was started twice"
 }
 
-// clockOf gives a process's time in seconds, by when it says it was started and for how long it has run.
+// clockOf gives a process's time in seconds, by the date of its answer.
 func clockOf(t *testing.T, admin string) float64 {
 	t.Helper()
 	res, err := http.Get("http://" + admin + "/workers")

@@ -51,8 +51,9 @@ func madeUp(t *testing.T) map[string]string {
 	return nil
 }
 
-// The pages of fleets from none to 200 workers, well, broken, of ranks and of long names, in four sizes, two of them light, two dark: what is wrong comes first and
-// in words, tiles fill their rows, a name keeps its rank, figures stand in columns, plots come before workers, nothing is cut off, and axe finds no fault.
+// The pages of fleets from none to 200 workers, well, broken, of ranks and of long names, in four sizes, two of them light, two dark: what
+// is wrong comes first and in words, tiles fill their rows, a name keeps its rank, figures stand in columns, plots come before workers,
+// nothing is cut off, and axe finds no fault.
 func TestFleetPages(t *testing.T) {
 	at := madeUp(t)
 	b := browser(t)
