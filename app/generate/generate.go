@@ -174,6 +174,8 @@ func (d *drafter) found(ctx context.Context) ([]*worker, error) {
 		err := d.open()
 		if err == nil {
 			list, err = d.ask(ctx)
+		} else if field == &d.Access.APIKeyFile { // it would repeat what was typed, which may be the key
+			err = errors.New("that is no file with a key on this machine")
 		}
 		if err == nil {
 			return list, nil

@@ -121,6 +121,13 @@ func TestKeyAndTLS(t *testing.T) {
 			t.Errorf("%s, want an error or strings.HasPrefix(text, want)", text)
 		}
 	}
+	typed := []string{"sk-typed", ""}
+	o := Options{Workers: []string{front.Listener.Addr().String()}, Access: secure.Peer{CA: ca}}
+	o.Question = func(string) (answer string) { answer, typed = typed[0], typed[1:]; return answer }
+	_, said, err := run(t, o)
+	if err == nil || len(typed) > 0 || strings.Contains(fmt.Sprint(said, err), "sk-typed") {
+		t.Errorf("a key typed in place of its file: got %s, %v, want it not repeated", said, err)
+	}
 }
 
 // TestHostileCertificate: the names in a worker's certificate are shown on a terminal without their control characters.
