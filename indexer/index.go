@@ -18,7 +18,6 @@
 //	match.go      Match: the lookup
 //	ingest.go     Store, Remove, Clear; write.go: one slice of a stored event under a shard's lock
 //	groups.go     further KV cache groups of hybrid models; hybrid.go: how much of a prompt counts with them
-//	part.go       a share of all prompts, if an index holds only a part
 //	drop.go       Drop: blocks that a worker turned out not to hold; doubt.go: blocks that it may not hold because messages were lost
 //	shard.go      a shard: nodes found by (parent, offset, local hash); how calls go from shard to shard
 //	node.go       a node: a run of local hashes, and the slots that hold some of it

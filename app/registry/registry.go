@@ -10,7 +10,6 @@
 //
 //	registry.go  Set: the current workers
 //	show.go      metrics, listings and resyncs of the feeds
-//	watch.go     log lines about feeds in trouble
 package registry
 
 import (
