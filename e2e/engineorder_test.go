@@ -99,10 +99,14 @@ func TestEngineOrder(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("got %q answered in this order, want %q", got, want)
 			}
-			page, err := lab.Get("http://" + l.Admin + "/report")
-			if n := gjson.GetBytes(page, "waited.1.n").Int(); err != nil || n < 3 {
-				t.Errorf("got %v, a report of %d requests that waited at their worker, want 3 at least", err, n)
-			}
+			eventually(t, "the report has what waited at the worker", func() bool { // once Envoy has logged their ends
+				page, err := lab.Get("http://" + l.Admin + "/report")
+				if n := gjson.GetBytes(page, "waited.1.n").Int(); err != nil || n < 3 {
+					t.Logf("got %v, a report of %d requests that waited at their worker, want 3 at least", err, n)
+					return false
+				}
+				return true
+			})
 		})
 	}
 }

@@ -204,13 +204,15 @@ func (m *Forecaster) Settle() {
 		t := &list[i]
 		s := m.slots[t.Slot]
 		m.now = m.since(t.at)
-		switch { // of another replica no more counts than its blocks show: else what it says would call for workers
-		case t.Size > 0:
-		case s != nil && s.tokens > 0:
-			t.Tokens = min(t.Tokens, (len(t.Chain)+1)*s.tokens)
-			t.Size, t.Whole = s.tokens, len(t.Chain) == t.Tokens/s.tokens
-		case len(t.Chain) > 0:
-			t.Tokens = min(t.Tokens, (len(t.Chain)+1)*max(1, m.tokens))
+		if t.Size == 0 {
+			size := m.tokens
+			if s != nil && s.tokens > 0 {
+				size = s.tokens
+				t.Size, t.Whole = size, len(t.Chain) == t.Tokens/size
+			}
+			if len(t.Chain) > 0 { // of another replica no more counts than its blocks show: else what it says would call for workers
+				t.Tokens = min(t.Tokens, (len(t.Chain)+1)*max(1, size))
+			}
 		}
 		switch readable := s != nil && s.size > 0 && t.Size > 0 && (t.Whole || len(t.Chain) > 0); {
 		case !readable && !t.end:

@@ -104,9 +104,8 @@ func TestRemovalLoad(t *testing.T) {
 			t.Errorf("%d workers for %v of the time beside %v, want %d", got, c.share, c.waits, c.want)
 		}
 	}
-	for _, blocks := range []int{15, 0} { // of another replica, whose counts are what it says
-		m.Decided(Request{Chain: chain([2]int{1000, blocks}), Tokens: 1 << 40}, start.Add(300*time.Second))
-	}
+	// Another replica's counts are what it says.
+	m.Decided(Request{Chain: chain([2]int{1000, 15}), Tokens: 1 << 40}, start.Add(300*time.Second))
 	m.Decided(Request{Slot: 9, Chain: chain([2]int{1000, 1}), Tokens: 1 << 40}, start.Add(300*time.Second)) // at a worker that is new here
 	now = m.Forecast(10*time.Minute, start.Add(300*time.Second))
 	if got := now.Needed(0.9, 0); got != 3 {
