@@ -232,10 +232,18 @@ func (r *booker) openBooking(p *plan, b *bookingRecord, work ledger.Booking) {
 	r.opt.Ledger.Book(p.out.ID, work)
 }
 
+// dueAt returns when a slot has been told that the request is due; 0: it serves requests as they come, or it is not known how.
+func (b *bookingRecord) dueAt(slot *fleet.Slot) int64 {
+	if serves, _ := slot.Serves(); serves > rules.AsTheyCome {
+		return b.due
+	}
+	return 0
+}
+
 // registerExpectation tells the audit, or the learner, what the slot will store.
 func (r *booker) registerExpectation(b *bookingRecord, a *lookedUp, id, session string, at placing) {
-	if serves, _ := b.slot.Serves(); a.watching != nil && serves > rules.AsTheyCome {
-		a.watching.Due = b.due
+	if a.watching != nil {
+		a.watching.Due = b.dueAt(b.slot)
 	}
 	r.learning.watch(id, b.slot, session, a.watching, r.opt.Now())
 	if a.unread && session != id {

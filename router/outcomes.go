@@ -115,7 +115,7 @@ func (r *follower) confirm(o Outcome) bool {
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
 		made = r.predict(now.Slot, b.chain, 0, ttl, at)
 		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
-		r.learning.receiver().Move(o.ID, now.Slot.ID, numberOf(now.Slot.Worker.Name))
+		r.learning.receiver().Move(o.ID, now.Slot.ID, numberOf(now.Slot.Worker.Name), b.dueAt(now.Slot))
 	} else { // its blocks have other hashes: nothing to predict or compare
 		r.opt.Audit.End(o.ID, false)
 		r.learning.receiver().Drop(o.ID)

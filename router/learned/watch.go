@@ -242,8 +242,8 @@ func (l *Learner) Borrowed(slot indexer.SlotID, session string) {
 	}
 }
 
-// Move says that another slot of the same class serves a request.
-func (l *Learner) Move(id string, slot indexer.SlotID, worker uint32) {
+// Move says that another slot of the same class serves a request, where it is due otherwise: see Request.Due.
+func (l *Learner) Move(id string, slot indexer.SlotID, worker uint32, due int64) {
 	if l == nil {
 		return
 	}
@@ -252,7 +252,7 @@ func (l *Learner) Move(id string, slot indexer.SlotID, worker uint32) {
 	if x := l.byID[id]; x != nil && x.Slot != slot {
 		l.remove(x)
 		moved := &watched{Request: x.Request, began: x.began, report: x.report, named: true, sums: x.sums}
-		moved.Slot, moved.Worker = slot, worker
+		moved.Slot, moved.Worker, moved.Due = slot, worker, due
 		moved.Seen.Store(0)
 		l.insert(moved)
 	}

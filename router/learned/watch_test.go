@@ -114,6 +114,27 @@ func TestWhoseTurn(t *testing.T) {
 	}
 }
 
+// A request that a worker failed is due at the next one as that one serves, not as the first did.
+func TestMovedIsDue(t *testing.T) {
+	a, b := request{[]int{1, 2, 11, 12}}, request{[]int{2, 1, 12, 11}}
+	e := newEngine(t)
+	e.l.Watch(&Request{ID: "a", Slot: e.slot + 1, Class: 1, Size: 16, Path: *a.path(), Due: 30})
+	e.l.Move("a", e.slot, 1, 0)
+	e.l.Watch(&Request{ID: "b", Slot: e.slot, Class: 1, Size: 16, Path: *b.path()})
+	e.stores("", a.prompt(), 0, 1<<20)
+	e.stores("", b.prompt(), 0, 1<<20)
+	for id, r := range map[string]request{"a": a, "b": b} {
+		e.end(id, len(r.prompt()), 1)
+	}
+	for _, r := range []request{a, b} {
+		var p Recalled
+		e.m.Recall(1, r.path(), &p)
+		if !slices.Equal(p.Blocks, chainOf(r.prompt())) {
+			t.Errorf("%v: got blocks of another prompt, %d, want its own", r, len(p.Blocks))
+		}
+	}
+}
+
 // TestWhose: what an event teaches, and whom.
 func TestWhose(t *testing.T) {
 	a, b := request{[]int{1, 2, 11, 12}}, request{[]int{3, 4, 13, 14}}
@@ -391,7 +412,7 @@ func TestWhose(t *testing.T) {
 		"moved, with what the first slot had stored": {func(e *told) {
 			e.watch("a", "s", a)
 			e.stores("s", a.prompt(), 0, 2)
-			e.l.Move("a", e.slot+1, 2)
+			e.l.Move("a", e.slot+1, 2, 0)
 			e.stores("s", a.prompt(), 2, all)
 			e.end("a", len(a.prompt()), 1)
 		}, false, false, map[Outcome]int{NoEvents: 1}},
