@@ -58,7 +58,8 @@ func setClock(by time.Duration) error {
 	ahead = by
 	copy(code[:], "\x48\xb8........\xff\xe0") // MOV its address to RAX, JMP RAX
 	*(*uintptr)(unsafe.Pointer(&code[2])) = reflect.ValueOf(aheadNow).Pointer()
-	if got := time.Now().Sub(before); (got - by).Abs() > time.Second {
+	after := time.Now() // time.Since asks another clock
+	if got := after.Sub(before); (got - by).Abs() > time.Second {
 		return fmt.Errorf("the clock is ahead by %v, want %v", got, by)
 	}
 	return nil
