@@ -256,7 +256,7 @@ func (c *chaos) normal(after string, over time.Time) time.Duration {
 	c.mu.Unlock()
 	var whole time.Time
 	eventually(c.t, "all is normal after: "+after, func() bool {
-		if !c.whole() || !c.together(1) {
+		if !c.whole() || c.between != nil && !c.together(1) {
 			whole = time.Time{}
 		} else if whole.IsZero() {
 			whole = time.Now()
