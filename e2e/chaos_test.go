@@ -504,6 +504,19 @@ func (c *chaos) cutOff() string {
 	return fmt.Sprintf("each alone after %.1f s", alone.Seconds())
 }
 
+// fill writes a file into a folder until its disk is full.
+func (c *chaos) fill(dir string) {
+	c.t.Helper()
+	filler, err := os.Create(dir + "filler")
+	for err == nil {
+		_, err = filler.Write(make([]byte, 1<<16))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		c.t.Fatalf("the disk is not full: %v", err)
+	}
+	_ = filler.Close()
+}
+
 // together tells whether each replica shares with that many others.
 func (c *chaos) together(others float64) bool {
 	return !slices.ContainsFunc(c.replicas, func(r *standing) bool {
@@ -648,14 +661,7 @@ func (c *chaos) fullLog() string {
 		return info.Size()
 	}
 	eventually(c.t, "decisions are logged", func() bool { return c.whole() && size() > 0 })
-	filler, err := os.Create(disk + "filler")
-	for err == nil {
-		_, err = filler.Write(make([]byte, 1<<16))
-	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		c.t.Fatalf("the disk is not full: %v", err)
-	}
-	_ = filler.Close()
+	c.fill(disk)
 	time.Sleep(faultLasts)
 	lost := metricOf(c.t, r.admin, "sightline_decision_log_lines_total", `what="failed"`)
 	if lost == 0 {
@@ -755,14 +761,7 @@ func (c *chaos) fullDisk() string {
 		return len(found) > 0 && syscall.Statfs(streams, &fs) == nil && int64(fs.Blocks)*fs.Bsize == 16<<20
 	})
 	c.more(c.rate)
-	filler, err := os.Create(streams + "filler")
-	for err == nil {
-		_, err = filler.Write(make([]byte, 1<<16))
-	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		c.t.Fatalf("the disk is not full: %v", err)
-	}
-	_ = filler.Close()
+	c.fill(streams)
 	time.Sleep(faultLasts)
 	c.small = false
 	c.restart(c.nats)

@@ -4,6 +4,7 @@ package router
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"testing"
@@ -19,6 +20,9 @@ const mostForMeter = 0.08
 // TestMeterCost measures what the meter takes of decisions whose prompts workers hold, and of those that are new, in time of the CPU:
 // other processes do not count. What it does once a request is on its way is not in it.
 func TestMeterCost(t *testing.T) {
+	if os.Getenv("SIGHTLINE_COST") == "" {
+		t.Skip("it measures: make cost")
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cpu := func() time.Duration {
