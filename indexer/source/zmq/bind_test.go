@@ -22,7 +22,7 @@ func TestBind(t *testing.T) {
 	got := collect(t, &Sub{Endpoint: "tcp://" + addr, Bind: true, Down: func(error) { downs.Add(1) }})
 	connect := func() peer {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			c, err := net.Dial("tcp", addr)
 			if err == nil {
 				t.Cleanup(func() { c.Close() })
@@ -85,7 +85,7 @@ func TestBindFrom(t *testing.T) {
 	from := func(local, to string) net.Conn {
 		t.Helper()
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			c, err := d.Dial("tcp", net.JoinHostPort(to, fmt.Sprint(port)))
 			if err == nil {
 				t.Cleanup(func() { c.Close() })
