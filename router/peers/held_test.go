@@ -70,32 +70,34 @@ func TestHeldIsHandedOver(t *testing.T) {
 
 // TestHeldIsNotWaitedFor checks that a single replica, or one beside a silent one, waits no longer than the limits.
 func TestHeldIsNotWaitedFor(t *testing.T) {
-	h := &hall{}
-	alone := h.join(t)
-	alone.startedAt = time.Now().Add(-discoveryTime)
-	if got, err := alone.RequestHeld(t.Context(), "w1", -1); got != nil || err != nil {
-		t.Errorf("alone: got %v %v, want nil, no error", got, err)
-	}
-	mute := h.joinHolding(t, func(ctx context.Context, _ string, _ int) ([]byte, error) { <-ctx.Done(); return nil, nil })
-	eventually(t, "they hear each other", known(1, mute, alone))
-	began := time.Now()
-	if got, err := alone.RequestHeld(t.Context(), "w1", -1); got != nil || err == nil || time.Since(began) > 3*pieceTime {
-		t.Errorf("of one that says nothing: got %v %v after %v, want nil, an error, at most %v", got, err, time.Since(began), 3*pieceTime)
-	}
-	for range maxHeldQueued + 2 { // one is being answered
-		mute.queueHeldRequest(h, heldRequest{from: alone.own, worker: "w1"})
-	}
-	if n := testutil.ToFloat64(mute.handovers.WithLabelValues("busy")); n < 1 {
-		t.Errorf("%v turned away, want some", n)
-	}
-	for range maxHeldTransfers {
-		alone.transferSlots <- struct{}{}
-	}
-	ctx, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer stop()
-	if _, err := alone.RequestHeld(ctx, "w1", -1); err == nil {
-		t.Errorf("a third answer at once: got %v, want an error", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		alone := h.join(t)
+		alone.startedAt = time.Now().Add(-discoveryTime)
+		if got, err := alone.RequestHeld(t.Context(), "w1", -1); got != nil || err != nil {
+			t.Errorf("alone: got %v %v, want nil, no error", got, err)
+		}
+		mute := h.joinHolding(t, func(ctx context.Context, _ string, _ int) ([]byte, error) { <-ctx.Done(); return nil, nil })
+		eventually(t, "they hear each other", known(1, mute, alone))
+		began := time.Now()
+		if got, err := alone.RequestHeld(t.Context(), "w1", -1); got != nil || err == nil || time.Since(began) > 3*pieceTime {
+			t.Errorf("of one that says nothing: got %v %v after %v, want nil, an error, at most %v", got, err, time.Since(began), 3*pieceTime)
+		}
+		for range maxHeldQueued + 2 { // one is being answered
+			mute.queueHeldRequest(h, heldRequest{from: alone.own, worker: "w1"})
+		}
+		if n := testutil.ToFloat64(mute.handovers.WithLabelValues("busy")); n < 1 {
+			t.Errorf("%v turned away, want some", n)
+		}
+		for range maxHeldTransfers {
+			alone.transferSlots <- struct{}{}
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer stop()
+		if _, err := alone.RequestHeld(ctx, "w1", -1); err == nil {
+			t.Errorf("a third answer at once: got %v, want an error", err)
+		}
+	})
 }
 
 // TestReportsPassHandovers checks that a report is answered while a handover takes long and others wait behind it.
@@ -123,50 +125,52 @@ func TestReportsPassHandovers(t *testing.T) {
 // TestDrippingHidesNobody checks that a replica that sends its answer a byte at a time, so that it never ends, is given up for the
 // next one.
 func TestDrippingHidesNobody(t *testing.T) {
-	const name = "22222222" // before all others, if sorted
-	h := &hall{}
-	asked := make(chan heldRequest, 8)
-	h.also = func(to string, m []byte) {
-		if _, entries, err := sender(m); err == nil && to == name {
-			_ = eachEntry(entries, &entryHandlers{askHeld: func(q heldRequest) { asked <- q }})
-		}
-	}
-	a, b := h.joinHolding(t, told('b', 5)), h.join(t)
-	ctx, stop := context.WithCancel(t.Context())
-	var drip sync.WaitGroup
-	defer drip.Wait()
-	defer stop()
-	dripped := 0
-	drip.Go(func() {
-		tick := time.NewTicker(pieceTime / 4)
-		defer tick.Stop()
-		for q, at := (heldRequest{}), 0; ctx.Err() == nil; at++ {
-			b.Receive(appendPiece(appendState(messageHead(name), nil, true), &piece{q.number, at, MostHeld, []byte{1}}))
-			select {
-			case q = <-asked:
-				at = -1
-				dripped++
-			case <-tick.C:
-			case <-ctx.Done():
+	synctest.Test(t, func(t *testing.T) {
+		const name = "22222222" // before all others, if sorted
+		h := &hall{}
+		asked := make(chan heldRequest, 8)
+		h.also = func(to string, m []byte) {
+			if _, entries, err := sender(m); err == nil && to == name {
+				_ = eachEntry(entries, &entryHandlers{askHeld: func(q heldRequest) { asked <- q }})
 			}
 		}
+		a, b := h.joinHolding(t, told('b', 5)), h.join(t)
+		ctx, stop := context.WithCancel(t.Context())
+		var drip sync.WaitGroup
+		defer drip.Wait()
+		defer stop()
+		dripped := 0
+		drip.Go(func() {
+			tick := time.NewTicker(pieceTime / 4)
+			defer tick.Stop()
+			for q, at := (heldRequest{}), 0; ctx.Err() == nil; at++ {
+				b.Receive(appendPiece(appendState(messageHead(name), nil, true), &piece{q.number, at, MostHeld, []byte{1}}))
+				select {
+				case q = <-asked:
+					at = -1
+					dripped++
+				case <-tick.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+		eventually(t, "they hear each other", func() bool { return known(1, a)() && known(2, b)() })
+		for len(asked) == 0 && time.Since(b.startedAt) < 40*time.Second {
+			began := time.Now()
+			got, err := b.RequestHeld(ctx, "w1", -1)
+			if string(got) != "bbbbb" || err != nil {
+				t.Fatalf("%d bytes: %v; got %q, want %q, no error", len(got), err, string(got), "bbbbb")
+			}
+			if time.Since(began) > answerTime-time.Second {
+				break // it was asked first
+			}
+		}
+		stop()
+		drip.Wait()
+		if dripped == 0 {
+			t.Errorf("it was never asked: got %d, want some", dripped)
+		}
 	})
-	eventually(t, "they hear each other", func() bool { return known(1, a)() && known(2, b)() })
-	for len(asked) == 0 && time.Since(b.startedAt) < 40*time.Second {
-		began := time.Now()
-		got, err := b.RequestHeld(ctx, "w1", -1)
-		if string(got) != "bbbbb" || err != nil {
-			t.Fatalf("%d bytes: %v; got %q, want %q, no error", len(got), err, string(got), "bbbbb")
-		}
-		if time.Since(began) > answerTime-time.Second {
-			break // it was asked first
-		}
-	}
-	stop()
-	drip.Wait()
-	if dripped == 0 {
-		t.Errorf("it was never asked: got %d, want some", dripped)
-	}
 }
 
 // TestHostilePieces checks that pieces that were not requested, from other replicas, out of order or beyond the limit change
@@ -203,16 +207,18 @@ func TestHostilePieces(t *testing.T) {
 
 // OnNewReplica is called once for each replica that joins; a replica that was silent for long counts as joining again.
 func TestCameIsTold(t *testing.T) {
-	h := &hall{}
-	a := h.join(t)
-	var came atomic.Int32
-	a.OnNewReplica = func(context.Context) { came.Add(1) }
-	b := h.join(t)
-	eventually(t, "another is there", func() bool { return came.Load() == 1 && b.peerCount.Load() == 1 })
-	h.less.Store(a)
-	eventually(t, "it is gone", known(0, a))
-	h.less.Store(nil)
-	eventually(t, "it is there again", func() bool { return came.Load() == 2 })
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		a := h.join(t)
+		var came atomic.Int32
+		a.OnNewReplica = func(context.Context) { came.Add(1) }
+		b := h.join(t)
+		eventually(t, "another is there", func() bool { return came.Load() == 1 && b.peerCount.Load() == 1 })
+		h.less.Store(a)
+		eventually(t, "it is gone", known(0, a))
+		h.less.Store(nil)
+		eventually(t, "it is there again", func() bool { return came.Load() == 2 })
+	})
 }
 
 // TestReports checks that each other replica is asked for its report, all at once, that one which says nothing, or too much, leaves an

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -184,172 +185,186 @@ func TestPeersAreBounded(t *testing.T) {
 
 // TestNothingIsBookedAfterBye checks that a replica that says bye has nothing open, not even what follows in the same message.
 func TestNothingIsBookedAfterBye(t *testing.T) {
-	h := &hall{}
-	r := h.join(t)
-	given := func(n uint64) *router.SharedBooking {
-		return &router.SharedBooking{Kind: router.BookingOpened, Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1 << 30, Context: 1}
-	}
-	m := appendShared(messageHead("HOSTILE1"), given(1))
-	r.Receive(m)
-	if r.router.Replicas().Bookings() != 1 || r.load() != 1 {
-		t.Fatalf("%d requests, load %d, want 1, 1", r.router.Replicas().Bookings(), r.load())
-	}
-	r.Receive(appendShared(append(m, kindBye), given(2)))
-	eventually(t, "no request of the replica that left", func() bool {
-		return r.router.Replicas().Bookings() == 0 && r.load() == 0 && r.peerCount.Load() == 0
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		r := h.join(t)
+		given := func(n uint64) *router.SharedBooking {
+			return &router.SharedBooking{Kind: router.BookingOpened, Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1 << 30, Context: 1}
+		}
+		m := appendShared(messageHead("HOSTILE1"), given(1))
+		r.Receive(m)
+		if r.router.Replicas().Bookings() != 1 || r.load() != 1 {
+			t.Fatalf("%d requests, load %d, want 1, 1", r.router.Replicas().Bookings(), r.load())
+		}
+		r.Receive(appendShared(append(m, kindBye), given(2)))
+		eventually(t, "no request of the replica that left", func() bool {
+			return r.router.Replicas().Bookings() == 0 && r.load() == 0 && r.peerCount.Load() == 0
+		})
 	})
 }
 
 // TestTwoAgree checks that one replica's decision affects the other's next request: by its prediction and its work.
 func TestTwoAgree(t *testing.T) {
-	h := &hall{}
-	a, b := h.join(t), h.join(t)
-	eventually(t, "they know each other", known(1, a, b))
-	for i := range 20 {
-		first := a.decide(uint32(i), 800)
-		eventually(t, "it is told", func() bool { return b.load() == i+1 })
-		if c := b.router; c.Replicas().Bookings() != i+1 {
-			t.Fatalf("%d of theirs, want %d", c.Replicas().Bookings(), i+1)
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		a, b := h.join(t), h.join(t)
+		eventually(t, "they know each other", known(1, a, b))
+		for i := range 20 {
+			first := a.decide(uint32(i), 800)
+			eventually(t, "it is told", func() bool { return b.load() == i+1 })
+			if c := b.router; c.Replicas().Bookings() != i+1 {
+				t.Fatalf("%d of theirs, want %d", c.Replicas().Bookings(), i+1)
+			}
+			d := b.decide(uint32(i), 800)
+			if d.Targets[0].Worker != first.Targets[0].Worker || d.CachedTokens == 0 {
+				t.Fatalf("prompt %d: one chose %v, the other %v with %d cached, want d.Targets[0].Worker == first.Targets[0].Worker, "+
+					"d.CachedTokens != 0", i, first.Targets[0], d.Targets[0], d.CachedTokens)
+			}
+			b.router.Observe(router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
 		}
-		d := b.decide(uint32(i), 800)
-		if d.Targets[0].Worker != first.Targets[0].Worker || d.CachedTokens == 0 {
-			t.Fatalf("prompt %d: one chose %v, the other %v with %d cached, want d.Targets[0].Worker == first.Targets[0].Worker, "+
-				"d.CachedTokens != 0", i, first.Targets[0], d.Targets[0], d.CachedTokens)
-		}
-		b.router.Observe(router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
-	}
+	})
 }
 
 // TestAnswersAndTenantsTravel checks that a request for several answers counts as many at all replicas, for its tenant too, until
 // it ends.
 func TestAnswersAndTenantsTravel(t *testing.T) {
-	h := &hall{}
-	a, b := h.join(t), h.join(t)
-	eventually(t, "they know each other", known(1, a, b))
-	for range 3 {
-		a.Share(&router.SharedBooking{Number: 5, Worker: "w1", Rank: -1, Tokens: 10, Answers: 4, Model: "m", Tenant: "much"})
-	}
-	a.Share(&router.SharedBooking{Number: 6, Worker: "w1", Rank: -1, Tokens: 10, Answers: 1 << 30})
-	eventually(t, "both are known", func() bool { return b.router.Replicas().Bookings() == 2 && b.load() == 4+128 })
-	if own, tenants, all := b.ledger.InFlightOf("m", "much"); own != 4 || tenants != 1 || all != 4 {
-		t.Errorf("it has %d of %d, %d tenants; want 4 of 4, 1 tenant", own, all, tenants)
-	}
-	a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 5})
-	a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 6})
-	eventually(t, "nothing is in flight", func() bool { return b.load() == 0 })
-	if _, _, all := b.ledger.InFlightOf("m", "much"); all != 0 {
-		t.Errorf("%d are counted for tenants in the end, want 0", all)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		a, b := h.join(t), h.join(t)
+		eventually(t, "they know each other", known(1, a, b))
+		for range 3 {
+			a.Share(&router.SharedBooking{Number: 5, Worker: "w1", Rank: -1, Tokens: 10, Answers: 4, Model: "m", Tenant: "much"})
+		}
+		a.Share(&router.SharedBooking{Number: 6, Worker: "w1", Rank: -1, Tokens: 10, Answers: 1 << 30})
+		eventually(t, "both are known", func() bool { return b.router.Replicas().Bookings() == 2 && b.load() == 4+128 })
+		if own, tenants, all := b.ledger.InFlightOf("m", "much"); own != 4 || tenants != 1 || all != 4 {
+			t.Errorf("it has %d of %d, %d tenants; want 4 of 4, 1 tenant", own, all, tenants)
+		}
+		a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 5})
+		a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 6})
+		eventually(t, "nothing is in flight", func() bool { return b.load() == 0 })
+		if _, _, all := b.ledger.InFlightOf("m", "much"); all != 0 {
+			t.Errorf("%d are counted for tenants in the end, want 0", all)
+		}
+	})
 }
 
 // TestNoHerd sends a burst to each of sixteen replicas with one worker that looks best to all: without sharing each would begin
 // with it.
 func TestNoHerd(t *testing.T) {
-	h := &hall{}
-	var all []*replica
-	for range 16 {
-		all = append(all, h.join(t))
-	}
-	eventually(t, "they know each other", known(15, all...))
-	got := map[string]int{}
-	decide := func(i, tokens int) {
-		t.Helper()
-		got[all[i%16].decide(uint32(i), tokens).Targets[0].Worker]++
-		// However slow the machine: the next one decides when all see this, and nobody is considered gone.
-		eventually(t, "all see each worker's requests", func() bool {
-			for _, r := range all {
-				for _, w := range r.fleet.Workers() {
-					if w.Slots[0].Load(time.Now()).Inflight != got[w.Name] {
-						return false
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		var all []*replica
+		for range 16 {
+			all = append(all, h.join(t))
+		}
+		eventually(t, "they know each other", known(15, all...))
+		got := map[string]int{}
+		decide := func(i, tokens int) {
+			t.Helper()
+			got[all[i%16].decide(uint32(i), tokens).Targets[0].Worker]++
+			// However slow the machine: the next one decides when all see this, and nobody is considered gone.
+			eventually(t, "all see each worker's requests", func() bool {
+				for _, r := range all {
+					for _, w := range r.fleet.Workers() {
+						if w.Slots[0].Load(time.Now()).Inflight != got[w.Name] {
+							return false
+						}
 					}
 				}
-			}
-			return true
-		})
-	}
-	for i := range workers - 1 { // all but one have work
-		decide(i, 3000)
-	}
-	if len(got) != workers-1 {
-		t.Fatalf("%v: want one each", got)
-	}
-	for i := range 64 {
-		decide(100+i, 1000)
-	}
-	for w, n := range got {
-		if n > 16 { // of 71 among eight
-			t.Errorf("%s got %d of 71: %v", w, n, got)
+				return true
+			})
 		}
-	}
+		for i := range workers - 1 { // all but one have work
+			decide(i, 3000)
+		}
+		if len(got) != workers-1 {
+			t.Fatalf("%v: want one each", got)
+		}
+		for i := range 64 {
+			decide(100+i, 1000)
+		}
+		for w, n := range got {
+			if n > 16 { // of 71 among eight
+				t.Errorf("%s got %d of 71: %v", w, n, got)
+			}
+		}
+	})
 }
 
 // TestAwayAndBack checks that, after the line was away for longer than a replica is considered alive, what began and ended
 // meanwhile is corrected, and that a replica that leaves takes its requests with it, with or without a good-bye.
 func TestAwayAndBack(t *testing.T) {
-	h := &hall{}
-	a, b := h.join(t), h.join(t)
-	eventually(t, "they know each other", known(1, a, b))
-	gone := a.decide(1, 800)
-	eventually(t, "it is told", func() bool { return b.load() == 1 })
-	h.away.Store(true)
-	eventually(t, "the other is given up", func() bool { return known(0, a, b)() && b.load() == 0 })
-	a.router.Observe(router.Outcome{ID: gone.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
-	for i := range 5 {
-		a.decide(uint32(2+i), 800)
-	}
-	h.away.Store(false)
-	eventually(t, "all of it is told", func() bool { return known(1, a, b)() && b.load() == 5 })
-	a.stop()
-	<-a.done
-	eventually(t, "good-bye", func() bool { return known(0, b)() && b.load() == 0 })
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		a, b := h.join(t), h.join(t)
+		eventually(t, "they know each other", known(1, a, b))
+		gone := a.decide(1, 800)
+		eventually(t, "it is told", func() bool { return b.load() == 1 })
+		h.away.Store(true)
+		eventually(t, "the other is given up", func() bool { return known(0, a, b)() && b.load() == 0 })
+		a.router.Observe(router.Outcome{ID: gone.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
+		for i := range 5 {
+			a.decide(uint32(2+i), 800)
+		}
+		h.away.Store(false)
+		eventually(t, "all of it is told", func() bool { return known(1, a, b)() && b.load() == 5 })
+		a.stop()
+		<-a.done
+		eventually(t, "good-bye", func() bool { return known(0, b)() && b.load() == 0 })
+	})
 }
 
 // TestLostRequestsStillCount checks that the requests of a replica that is gone count for as long as their worker reports them, so
 // that max_in_flight is kept.
 func TestLostRequestsStillCount(t *testing.T) {
-	h := &hall{}
-	a, b := h.join(t), h.join(t)
-	eventually(t, "they know each other", known(1, a, b))
-	for n := range uint64(3) {
-		a.Share(&router.SharedBooking{Number: n + 1, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 10})
-	}
-	slot := b.fleet.Find("w1", -1)
-	places := func() int { l := slot.Load(time.Now()); return l.Places() }
-	report := func(running int) (counted int) {
-		slot.SetReport(fleet.LoadReport{Running: running, Usage: -1, MaxAge: time.Hour, ValidFor: time.Minute}, time.Now())
-		return places()
-	}
-	eventually(t, "its requests are booked", func() bool { return b.load() == 3 })
-	if n := report(4); n != 3 || b.load() != 4 { // one is of another sender, and takes no place
-		t.Fatalf("%d count of 3, %d in flight, want 3, 4", n, b.load())
-	}
-	a.stop()
-	<-a.done
-	eventually(t, "good-bye", func() bool { return known(0, b)() && b.router.Replicas().Bookings() == 0 })
-	before, same, fewer, none := places(), report(4), report(1), report(0)
-	if before != 3 || same != 3 || fewer != 1 || none != 0 {
-		t.Errorf("%d count before a report, then %d of 4, %d of 1, %d of 0, want 3, 3, 1, 0", before, same, fewer, none)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		a, b := h.join(t), h.join(t)
+		eventually(t, "they know each other", known(1, a, b))
+		for n := range uint64(3) {
+			a.Share(&router.SharedBooking{Number: n + 1, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 10})
+		}
+		slot := b.fleet.Find("w1", -1)
+		places := func() int { l := slot.Load(time.Now()); return l.Places() }
+		report := func(running int) (counted int) {
+			slot.SetReport(fleet.LoadReport{Running: running, Usage: -1, MaxAge: time.Hour, ValidFor: time.Minute}, time.Now())
+			return places()
+		}
+		eventually(t, "its requests are booked", func() bool { return b.load() == 3 })
+		if n := report(4); n != 3 || b.load() != 4 { // one is of another sender, and takes no place
+			t.Fatalf("%d count of 3, %d in flight, want 3, 4", n, b.load())
+		}
+		a.stop()
+		<-a.done
+		eventually(t, "good-bye", func() bool { return known(0, b)() && b.router.Replicas().Bookings() == 0 })
+		before, same, fewer, none := places(), report(4), report(1), report(0)
+		if before != 3 || same != 3 || fewer != 1 || none != 0 {
+			t.Errorf("%d count before a report, then %d of 4, %d of 1, %d of 0, want 3, 3, 1, 0", before, same, fewer, none)
+		}
+	})
 }
 
 // TestForward checks that Envoy's report on another replica's request goes to that replica, and nowhere if nobody has that name.
 func TestForward(t *testing.T) {
-	h := &hall{}
-	a, b := h.join(t), h.join(t)
-	eventually(t, "they know each other", known(1, a, b))
-	d := a.decide(1, 800)
-	if b.Forward("NOBODY22", router.Outcome{ID: d.ID, Phase: router.Ended}) {
-		t.Error(`forwarded to nobody, want !b.Forward("NOBODY22", router.Outcome{ID: d.ID, Phase: router.Ended})`)
-	}
-	if InstanceOf(d.ID) != a.own || !b.Forward(a.own, router.Outcome{ID: d.ID, Phase: router.Started, Addr: "10.0.0.1:8000",
-		Source: 7, CachedTokens: -1}) {
-		t.Fatalf(`not forwarded to the decider, want InstanceOf(d.ID) == %v, b.Forward(a.own, router.Outcome{ID: d.ID, Phase: `+
-			`router.Started, Addr: "10.0.0.1:8000", Source: 7, CachedTokens: -1})`, a.own)
-	}
-	eventually(t, "it moves to the worker that got it", func() bool { return a.fleet.Find("w1", -1).Load(time.Now()).Inflight == 1 })
-	eventually(t, "there too", func() bool { return b.fleet.Find("w1", -1).Load(time.Now()).Inflight == 1 })
-	b.Forward(a.own, router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, Source: 7, CachedTokens: -1})
-	eventually(t, "it ends in both", func() bool { return a.load() == 0 && b.load() == 0 })
+	synctest.Test(t, func(t *testing.T) {
+		h := &hall{}
+		a, b := h.join(t), h.join(t)
+		eventually(t, "they know each other", known(1, a, b))
+		d := a.decide(1, 800)
+		if b.Forward("NOBODY22", router.Outcome{ID: d.ID, Phase: router.Ended}) {
+			t.Error(`forwarded to nobody, want !b.Forward("NOBODY22", router.Outcome{ID: d.ID, Phase: router.Ended})`)
+		}
+		if InstanceOf(d.ID) != a.own || !b.Forward(a.own, router.Outcome{ID: d.ID, Phase: router.Started, Addr: "10.0.0.1:8000",
+			Source: 7, CachedTokens: -1}) {
+			t.Fatalf(`not forwarded to the decider, want InstanceOf(d.ID) == %v, b.Forward(a.own, router.Outcome{ID: d.ID, Phase: `+
+				`router.Started, Addr: "10.0.0.1:8000", Source: 7, CachedTokens: -1})`, a.own)
+		}
+		eventually(t, "it moves to the worker that got it", func() bool { return a.fleet.Find("w1", -1).Load(time.Now()).Inflight == 1 })
+		eventually(t, "there too", func() bool { return b.fleet.Find("w1", -1).Load(time.Now()).Inflight == 1 })
+		b.Forward(a.own, router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, Source: 7, CachedTokens: -1})
+		eventually(t, "it ends in both", func() bool { return a.load() == 0 && b.load() == 0 })
+	})
 }
 
 // wireEntries are an entry of every kind, as readWire gives them.
@@ -469,42 +484,44 @@ func FuzzTake(f *testing.F) {
 // TestOneSecret: replicas that start with random secrets agree on one; one that joins later takes over theirs, although its key's ID is
 // smaller and they are hardly older; a configured secret wins, and is never replaced; and nobody replaces a secret without having asked.
 func TestOneSecret(t *testing.T) {
-	var replaced atomic.Int64
-	fixed := false
-	h := &hall{prepare: func(r *replica) {
-		r.Exchange.Secret = Secret{Secret: block.NewSecret(), Fixed: fixed, Replaced: func() { replaced.Add(1) }}
-	}}
-	id := func(r *replica) uint64 { return r.Exchange.Secret.Key().ID }
-	a, b := h.join(t), h.join(t)
-	eventually(t, "one secret", func() bool { return id(a) == id(b) && replaced.Load() == 1 })
-	all := id(a)
-	for _, r := range []*replica{a, b} { // they are a second older than the next, and one has just replaced its own
-		r.mu.Lock()
-		r.startedAt, r.secrets.bornAt, r.secrets.replacedAt = time.Now().Add(-time.Second), time.Time{}, time.Now()
-		r.mu.Unlock()
-	}
-	late := h.prepare
-	h.prepare = func(r *replica) {
-		for late(r); id(r) > all; {
-			late(r)
+	synctest.Test(t, func(t *testing.T) {
+		var replaced atomic.Int64
+		fixed := false
+		h := &hall{prepare: func(r *replica) {
+			r.Exchange.Secret = Secret{Secret: block.NewSecret(), Fixed: fixed, Replaced: func() { replaced.Add(1) }}
+		}}
+		id := func(r *replica) uint64 { return r.Exchange.Secret.Key().ID }
+		a, b := h.join(t), h.join(t)
+		eventually(t, "one secret", func() bool { return id(a) == id(b) && replaced.Load() == 1 })
+		all := id(a)
+		for _, r := range []*replica{a, b} { // they are a second older than the next, and one has just replaced its own
+			r.mu.Lock()
+			r.startedAt, r.secrets.bornAt, r.secrets.replacedAt = time.Now().Add(-time.Second), time.Time{}, time.Now()
+			r.mu.Unlock()
 		}
-	}
-	c := h.join(t)
-	eventually(t, "a late replica's secret", func() bool { return id(c) == all && replaced.Load() == 2 })
-	if id(a) != all || id(b) != all {
-		t.Errorf("a replica that had just started replaced the others' secret, want id(a) == %v, id(b) == %v", all, all)
-	}
-	other := block.NewSecret().Bytes()
-	a.Receive(append(append(messageHead(b.own), kindSecret), other[:]...))
-	if id(a) != all {
-		t.Errorf("a secret was taken that was not asked for, want id(a) == %v", all)
-	}
-	fixed = true
-	h.prepare = late
-	d := h.join(t)
-	want := id(d)
-	eventually(t, "the configured secret", func() bool { return id(a) == want && id(b) == want && id(c) == want })
-	if id(d) != want || want == all {
-		t.Errorf("a configured secret was replaced, want id(d) == %v, want != %v", want, all)
-	}
+		late := h.prepare
+		h.prepare = func(r *replica) {
+			for late(r); id(r) > all; {
+				late(r)
+			}
+		}
+		c := h.join(t)
+		eventually(t, "a late replica's secret", func() bool { return id(c) == all && replaced.Load() == 2 })
+		if id(a) != all || id(b) != all {
+			t.Errorf("a replica that had just started replaced the others' secret, want id(a) == %v, id(b) == %v", all, all)
+		}
+		other := block.NewSecret().Bytes()
+		a.Receive(append(append(messageHead(b.own), kindSecret), other[:]...))
+		if id(a) != all {
+			t.Errorf("a secret was taken that was not asked for, want id(a) == %v", all)
+		}
+		fixed = true
+		h.prepare = late
+		d := h.join(t)
+		want := id(d)
+		eventually(t, "the configured secret", func() bool { return id(a) == want && id(b) == want && id(c) == want })
+		if id(d) != want || want == all {
+			t.Errorf("a configured secret was replaced, want id(d) == %v, want != %v", want, all)
+		}
+	})
 }
