@@ -159,7 +159,7 @@ DYNAMO := 1.6.1
 .PHONY: e2e-dynamo
 e2e-dynamo: ## real processes of NVIDIA Dynamo behind a real Envoy (0.7 GB, two minutes), no GPU, etcd or NATS needed
 	@e2e/dynamo/setup.sh $(CACHE)/dynamo-$(DYNAMO) $(DYNAMO)
-	SIGHTLINE_DYNAMO=$(CACHE)/dynamo-$(DYNAMO) $(GO) test -count=1 -timeout 30m .v -run 'TestRealDynamo' ./e2e
+	SIGHTLINE_DYNAMO=$(CACHE)/dynamo-$(DYNAMO) $(GO) test -count=1 -timeout 30m -v -run 'TestRealDynamo' ./e2e
 
 SIDECAR := 0.7.1
 .PHONY: e2e-llmd
@@ -264,7 +264,7 @@ vuln: ## govulncheck; where its database is out of reach it says that nothing wa
 
 .PHONY: chaos
 chaos: ## every part killed, stopped, starved or flooded under 200 requests a second, one after another; writes docs/reliability.md (five minutes)
-	SIGHTLINE_CHAOS=docs/reliability.md $(GO) test -count=1 -timeout 30m .v -run '^TestChaos$$' ./e2e
+	SIGHTLINE_CHAOS=docs/reliability.md $(GO) test -count=1 -timeout 30m -v -run '^TestChaos$$' ./e2e
 
 # The commit of 0.1.0.
 PREVIOUS := d6af6775cf6e899a3dae81b5a11ec3e989296090

@@ -70,6 +70,58 @@ func TestNamedTests(t *testing.T) {
 	}
 }
 
+var (
+	goTest = regexp.MustCompile(`\$\(GO\) test (.*)`)
+	valued = regexp.MustCompile(`^-(timeout|run|skip|bench|benchtime|cpu|parallel|tags|count)$`)
+	quoted = regexp.MustCompile(`'[^']*'`)
+)
+
+// TestTargets: each go test of the Makefile names packages that are there, and tests that some package has.
+func TestTargets(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var declared []string
+	for _, text := range files(t, ".go") {
+		for _, m := range testDeclared.FindAllStringSubmatch(text, -1) {
+			declared = append(declared, m[1])
+		}
+	}
+	lines := goTest.FindAllStringSubmatch(strings.ReplaceAll(string(makefile), "\\\n", ""), -1)
+	if len(lines) < 30 {
+		t.Errorf("got %d lines of go test, want 30 at least", len(lines))
+	}
+	for _, m := range lines {
+		for _, names := range quoted.FindAllString(m[1], -1) {
+			for _, name := range regexp.MustCompile(`Test[A-Z]\w*`).FindAllString(names, -1) {
+				if !slices.ContainsFunc(declared, func(one string) bool { return strings.HasPrefix(one, name) }) {
+					t.Errorf("got %s in %q, want a test that exists", name, m[1])
+				}
+			}
+		}
+		args := strings.Fields(quoted.ReplaceAllString(m[1], "''"))
+		for i := 0; i < len(args); i++ {
+			arg := args[i]
+			if strings.ContainsAny(arg[:1], "|&>;#") {
+				break
+			}
+			if valued.MatchString(arg) {
+				i++
+			} else if dir, isPath := strings.CutPrefix(strings.TrimRight(arg, ";"), "./"); isPath {
+				if _, err := os.Stat(filepath.Join("..", strings.TrimSuffix(dir, "..."))); err != nil {
+					t.Errorf("got %s in %q, want a package that is there", arg, m[1])
+				}
+			} else if arg[0] != '-' && arg[0] != '$' && arg != "." {
+				t.Errorf("got %q in %q, want a flag or a package", arg, m[1])
+			}
+			if strings.HasSuffix(arg, ";") || strings.HasPrefix(arg, "$$(") {
+				break
+			}
+		}
+	}
+}
+
 // TestLinks follows each relative link of a page, and each page that code, manifests and pages name as docs/….md: file and
 // heading exist. Every page of docs/ stands in its index.
 func TestLinks(t *testing.T) {
