@@ -39,7 +39,7 @@ func within(_ context.Context, req *router.Request) router.Decision {
 // checks (below).
 func TestEndpointPickerConformance(t *testing.T) {
 	r := newRig(t, within, Options{Route: Route{Mode: EndpointPicker}})
-	results, err := eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: 5 * time.Second})
+	results, err := eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestEndpointPickerConformance(t *testing.T) {
 		at := newRig(t, within, o).conn.Target()
 		of := eppcheck.Implementation{Organization: "o", Project: "p", URL: "u", Version: "v1", Contact: []string{"c"}}
 		err := eppcheck.Report(t.Context(),
-			eppcheck.Options{Addr: at, Model: "m", Timeout: time.Second, Report: file, Implementation: of}, said)
+			eppcheck.Options{Addr: at, Model: "m", Timeout: time.Minute, Report: file, Implementation: of}, said)
 		text, _ := os.ReadFile(file)
 		for _, want := range []string{name, "kind: ConformanceReport", "GatewayAPIInferenceExtensionVersion: v1.", "  organization: o\n",
 			"name: EPP"} {
@@ -78,7 +78,7 @@ func TestEndpointPickerConformance(t *testing.T) {
 	}
 	// The protocol need not be configured: a full-duplex body or a hint is enough.
 	r = newRig(t, within, Options{})
-	results, _ = eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: 5 * time.Second})
+	results, _ = eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: time.Minute})
 	for _, c := range results {
 		if c.Err != nil {
 			t.Errorf("without configuration: %s: got %v, want no error", c.Name, c.Err)
@@ -86,7 +86,7 @@ func TestEndpointPickerConformance(t *testing.T) {
 	}
 	// A route in our own mode fails all but the ones about gRPC health and order.
 	r = newRig(t, within, Options{Route: Route{Mode: Sightline}})
-	results, _ = eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: time.Second})
+	results, _ = eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: time.Minute})
 	passed := 0
 	for _, c := range results {
 		if c.Err == nil {
@@ -106,7 +106,7 @@ type line struct {
 
 func (r *rig) open(t *testing.T, md ...string) line {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), md...), 10*time.Second)
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), md...), time.Minute)
 	t.Cleanup(cancel)
 	s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
 	if err != nil {

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -19,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/router"
@@ -39,6 +42,24 @@ type rig struct {
 
 func newRig(t testing.TB, decide Decide, opt Options) *rig {
 	t.Helper()
+	sock := "unix:" + t.TempDir() + "/s"
+	lis, err := Listen(sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newRigAt(t, decide, opt, lis, sock)
+}
+
+// newStillRig is a rig in memory, for synctest: its clock stands still while anything runs.
+func newStillRig(t testing.TB, decide Decide, opt Options) *rig {
+	t.Helper()
+	lis := bufconn.Listen(1 << 20)
+	return newRigAt(t, decide, opt, lis, "passthrough:///rig",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+}
+
+func newRigAt(t testing.TB, decide Decide, opt Options, lis net.Listener, at string, dial ...grpc.DialOption) *rig {
+	t.Helper()
 	core, logs := observer.New(zap.DebugLevel)
 	r := &rig{gone: make(chan error, 1), logs: logs}
 	opt.Log = zap.New(core)
@@ -58,15 +79,10 @@ func newRig(t testing.TB, decide Decide, opt Options) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sock := "unix:" + t.TempDir() + "/s"
-	lis, err := Listen(sock)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(context.Background())
 	go func() { r.gone <- r.Serve(ctx, lis) }()
-	r.conn, err = grpc.NewClient(sock, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	r.conn, err = grpc.NewClient(at, append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +99,7 @@ func (r *rig) seen() ([]router.Request, []router.Outcome) {
 // eventually waits for a condition.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never happened: %s, want it in time", what)
 		}
@@ -122,7 +138,7 @@ func (r *rig) talk(t testing.TB, msgs ...*extprocv3.ProcessingRequest) []*extpro
 // talkIn is talk with the stream's metadata.
 func (r *rig) talkIn(ctx context.Context, t testing.TB, msgs ...*extprocv3.ProcessingRequest) []*extprocv3.ProcessingResponse {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	stream, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
 	if err != nil {
@@ -344,43 +360,45 @@ func TestTooManyBodyBytes(t *testing.T) {
 func TestBodiesThatDoNotCome(t *testing.T) {
 	for name, mode := range map[string]*modev3.ProcessingMode_BodySendMode{"buffered": nil, "full duplex": &duplexed} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, always(pick), Options{MaxBody: 1 << 20, BodyTimeout: 2 * time.Second, Route: Route{Mode: Sightline}})
-			var idle []line
-			for range 2 * bodiesAtOnce {
-				l := r.open(t)
-				if err := l.Send(headersMsg(mode, false, chat("content-length", "1048576")...)); err != nil {
-					t.Fatal(err)
+			synctest.Test(t, func(t *testing.T) {
+				r := newStillRig(t, always(pick), Options{MaxBody: 1 << 20, BodyTimeout: 2 * time.Second, Route: Route{Mode: Sightline}})
+				var idle []line
+				for range 2 * bodiesAtOnce {
+					l := r.open(t)
+					if err := l.Send(headersMsg(mode, false, chat("content-length", "1048576")...)); err != nil {
+						t.Fatal(err)
+					}
+					idle = append(idle, l)
+					if mode == nil {
+						l.next() // "send the body"
+					} else if err := l.Send(bodyMsg("{", false)); err != nil {
+						t.Fatal(err)
+					}
 				}
-				idle = append(idle, l)
-				if mode == nil {
-					l.next() // "send the body"
-				} else if err := l.Send(bodyMsg("{", false)); err != nil {
-					t.Fatal(err)
+				if mode != nil {
+					eventually(t, "what has come is booked", func() bool { return r.bodyBytes.Taken() == int64(len(idle)) })
 				}
-			}
-			if mode != nil {
-				eventually(t, "what has come is booked", func() bool { return r.bodyBytes.Taken() == int64(len(idle)) })
-			}
-			if answers := r.talk(t, headersMsg(nil, false, chat("content-length", "1048576")...), bodyMsg("{}", true)); len(answers) != 2 {
-				t.Fatalf("answers %v, want a decision", answers)
-			}
-			before, _ := r.seen()
-			for _, l := range idle {
-				if code := l.next().GetImmediateResponse().GetStatus().GetCode(); code != 408 {
-					t.Fatalf("status %d for a body that does not come, want 408", code)
+				if answers := r.talk(t, headersMsg(nil, false, chat("content-length", "1048576")...), bodyMsg("{}", true)); len(answers) != 2 {
+					t.Fatalf("answers %v, want a decision", answers)
 				}
-				_ = l.Send(bodyMsg("{}", true)) // too late
-				if a, err := l.Recv(); err != io.EOF {
-					t.Errorf("%v, %v after the 408, want the end", a, err)
+				before, _ := r.seen()
+				for _, l := range idle {
+					if code := l.next().GetImmediateResponse().GetStatus().GetCode(); code != 408 {
+						t.Fatalf("status %d for a body that does not come, want 408", code)
+					}
+					_ = l.Send(bodyMsg("{}", true)) // too late
+					if a, err := l.Recv(); err != io.EOF {
+						t.Errorf("%v, %v after the 408, want the end", a, err)
+					}
 				}
-			}
-			if after, _ := r.seen(); len(after) != len(before) {
-				t.Errorf("a request was decided after its 408: got %d, want %d", len(after), len(before))
-			}
-			if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), late)); n != float64(len(idle)) {
-				t.Errorf("%v counted as late, want %d", n, len(idle))
-			}
-			eventually(t, "no bytes are booked", func() bool { return r.bodyBytes.Taken() == 0 })
+				if after, _ := r.seen(); len(after) != len(before) {
+					t.Errorf("a request was decided after its 408: got %d, want %d", len(after), len(before))
+				}
+				if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), late)); n != float64(len(idle)) {
+					t.Errorf("%v counted as late, want %d", n, len(idle))
+				}
+				eventually(t, "no bytes are booked", func() bool { return r.bodyBytes.Taken() == 0 })
+			})
 		})
 	}
 }
@@ -430,26 +448,28 @@ func TestLongAnswersHoldNoBody(t *testing.T) {
 
 // TestDecisionHasADeadline checks that a decision has half of the time that Envoy waits.
 func TestDecisionHasADeadline(t *testing.T) {
-	const waits = 20 * time.Second
-	for _, mode := range []*modev3.ProcessingMode_BodySendMode{nil, &duplexed} {
-		var left time.Duration
-		r := newRig(t, func(ctx context.Context, req *router.Request) router.Decision {
-			if end, ok := ctx.Deadline(); ok {
-				left = time.Until(end)
+	synctest.Test(t, func(t *testing.T) {
+		const waits = 20 * time.Second
+		for _, mode := range []*modev3.ProcessingMode_BodySendMode{nil, &duplexed} {
+			var left time.Duration
+			r := newStillRig(t, func(ctx context.Context, req *router.Request) router.Decision {
+				if end, ok := ctx.Deadline(); ok {
+					left = time.Until(end)
+				}
+				return pick
+			}, Options{EnvoyWaits: waits, Route: Route{Mode: Sightline}})
+			l := r.open(t)
+			_ = l.Send(headersMsg(mode, false, chat()...))
+			if mode == nil {
+				l.next()
 			}
-			return pick
-		}, Options{EnvoyWaits: waits, Route: Route{Mode: Sightline}})
-		l := r.open(t)
-		_ = l.Send(headersMsg(mode, false, chat()...))
-		if mode == nil {
+			_ = l.Send(bodyMsg("{}", true))
 			l.next()
+			if left <= 0 || left > waits/2 {
+				t.Errorf("%v left for a decision, want half of %v", left, waits)
+			}
 		}
-		_ = l.Send(bodyMsg("{}", true))
-		l.next()
-		if left <= 0 || left > waits/2 {
-			t.Errorf("%v left for a decision, want half of %v", left, waits)
-		}
-	}
+	})
 }
 
 func TestRefuseAndEdit(t *testing.T) {
