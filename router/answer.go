@@ -30,7 +30,7 @@ func (p *plan) answer() {
 	r, o, c, d := &p.mem.reading, &p.mem.overlap, &p.mem.choice, &p.out
 	p.tally.fewerRetries = keepSameEdits(o, c, p.list.slots)
 	best, l := &c.Ranked[0], p.lookup()
-	if p.policy.steers || r.editsAgree() {
+	if p.way.steers || r.editsAgree() {
 		d.Edits = r.withEdits(l.read.edits)
 	}
 	d.PromptTokens = l.knownTokens()
@@ -86,7 +86,7 @@ func (p *plan) nameTargets() {
 	if m != nil {
 		d.Engine = m.classes[m.classOf(c.Chosen.Worker)].Prompts.Server().Engine
 	}
-	if p.policy.steers {
+	if p.way.steers {
 		d.Targets = targets(c, p.list.slots, p.seed)
 		if m != nil && m.classes[m.classOf(c.Chosen.Worker)].rules.NumbersRanksInBody {
 			rankInBody(d, c.Chosen, p.req.Body, p.opt.Fleet)
@@ -197,7 +197,7 @@ func bodyStart(body [][]byte) (at int) {
 // nameEncoders names the workers that encode the media of the prompt for its best candidate, if that does not do it itself.
 func (p *plan) nameEncoders(best *choose.Candidate, l *lookup) {
 	if best.EncodedApart == 0 {
-		p.tally.noEncode = best.Encode > 0 && p.policy.steers && len(p.opt.Fleet.Encoders(p.out.Model)) > 0
+		p.tally.noEncode = best.Encode > 0 && p.way.steers && len(p.opt.Fleet.Encoders(p.out.Model)) > 0
 		return
 	}
 	media := l.read.prompt.Media[:min(len(l.read.prompt.Media), maxMedia)]
@@ -262,7 +262,7 @@ func explain(d *Decision, best *choose.Candidate, l *lookup, chosen *fleet.Slot,
 // its session. An unsteered request may get to any class.
 func (p *plan) setSession(l *lookup) {
 	r, named := &p.mem.reading, l.class.sessions
-	if !p.policy.steers {
+	if !p.way.steers {
 		named = slices.ContainsFunc(r.model.classes, func(c servedClass) bool { return c.sessions })
 	} else if l.read.err != nil && (p.learning == nil || !l.looksUp()) {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// A plan is carried out in one of three ways, by its policy. Each makes the choice. The steered one books it in the same step, under a
+// A plan is carried out in one of three ways (decide.go). Each makes the choice. The steered one books it in the same step, under a
 // lock if there is a limit, so that two decisions do not choose the same last place.
 
 // commitSteered books the choice at the chosen worker. With a limit, decisions run one at a time.

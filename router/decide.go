@@ -40,16 +40,16 @@ func (r *Router) decide(ctx context.Context, p *plan) {
 // conclude chooses a worker and carries the plan out, if there is something to choose.
 func (r *Router) conclude(p *plan) {
 	if p.out.Refuse == nil && len(p.list.slots) > 0 {
-		p.policy.commit(r, p)
+		p.way.commit(r, p)
 	}
 }
 
-// A policy says what a plan takes into account, and how it is carried out. There are three:
+// A way says what a plan takes into account, and how it is carried out. There are three:
 //
 //	steered    Envoy is told the choice: limits apply, the request may wait, and may be a failing worker's trial
 //	unsteered  Envoy picks by itself (unsteered.go): nothing is refused, and the estimates of all workers are kept
 //	dry run    as steered, but it neither waits nor claims a trial, and nothing is carried out
-type policy struct {
+type way struct {
 	arm     report.Arm
 	steers  bool     // Envoy will follow the plan, or would
 	waiters *waiters // where the request may wait for a worker, or for a place; nil: it does not wait
@@ -57,12 +57,12 @@ type policy struct {
 	commit  func(*Router, *plan)
 }
 
-// policies are those of Decide, or of a dry run, whose requests are all steered.
-type policies struct{ steered, unsteered policy }
+// ways are those of Decide, or of a dry run, whose requests are all steered.
+type ways struct{ steered, unsteered way }
 
-func newPolicies(w *waiters) (live, dry policies) {
-	live.steered = policy{arm: report.Steered, steers: true, waiters: w, tries: true, commit: (*Router).commitSteered}
-	live.unsteered = policy{arm: report.Unsteered, waiters: w, commit: (*Router).commitUnsteered}
-	dry.steered = policy{steers: true, commit: (*Router).commitNothing}
+func newWays(w *waiters) (live, dry ways) {
+	live.steered = way{arm: report.Steered, steers: true, waiters: w, tries: true, commit: (*Router).commitSteered}
+	live.unsteered = way{arm: report.Unsteered, waiters: w, commit: (*Router).commitUnsteered}
+	dry.steered = way{steers: true, commit: (*Router).commitNothing}
 	return live, dry
 }

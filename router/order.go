@@ -94,7 +94,7 @@ func (p *plan) nameOrder() {
 	order := dueAfter(p.req, flex, ahead, work(&c.Ranked[0]))
 	p.steps = order.Steps
 	first := place(c.Chosen.Worker, &order)
-	if !p.policy.steers {
+	if !p.way.steers {
 		// It may get to any worker, with the work that it makes on average, and has no place unless all take the same.
 		sum := 0
 		for i := range c.Candidates {
@@ -112,7 +112,7 @@ func (p *plan) nameOrder() {
 	}
 	for i := range d.Targets {
 		d.Targets[i].Place = first
-		for k := 0; i > 0 && k < len(c.Ranked) && c.Decode == nil && p.policy.steers; k++ { // else one worker prefills, whichever decodes
+		for k := 0; i > 0 && k < len(c.Ranked) && c.Decode == nil && p.way.steers; k++ { // else one worker prefills, whichever decodes
 			if w := p.list.slots[c.Ranked[k].Slot].Worker; w.Addr == d.Targets[i].Addr {
 				there := dueAfter(p.req, flex, ahead, work(&c.Ranked[k]))
 				d.Targets[i].Place = place(w, &there)

@@ -30,7 +30,7 @@ const (
 
 // awaitPlace waits for a place at one of the slots, and lists those that have one.
 func awaitPlace(l *shortlist, slots []*fleet.Slot) {
-	w := l.policy.waiters
+	w := l.way.waiters
 	if w == nil {
 		return
 	}
@@ -83,8 +83,8 @@ func newWaiters(of meter.Metrics) *waiters {
 // awaitWorker waits until a worker that the request may go to is known, unless Envoy is to pick it. The decision's time starts
 // after it.
 func awaitWorker(ctx context.Context, l *shortlist) *Refusal {
-	w := l.policy.waiters
-	if !l.waits || l.opt.Hold <= 0 || w == nil || !l.policy.steers && !l.req.MustPick || len(l.allowed()) > 0 {
+	w := l.way.waiters
+	if !l.waits || l.opt.Hold <= 0 || w == nil || !l.way.steers && !l.req.MustPick || len(l.allowed()) > 0 {
 		return nil
 	}
 	outcome := waitForWorker(ctx, l)
@@ -97,7 +97,7 @@ func awaitWorker(ctx context.Context, l *shortlist) *Refusal {
 }
 
 func waitForWorker(ctx context.Context, l *shortlist) (outcome string) {
-	places := l.policy.waiters.places
+	places := l.way.waiters.places
 	if !places.TryTake(l.req.Client, 1) {
 		return waitFull
 	}

@@ -27,8 +27,8 @@ import (
 type plan struct {
 	*state
 	serving        *serving
-	ways           *policies // steered and unsteered, of which the plan has one
-	policy         *policy
+	ways           *ways // steered and unsteered, of which the plan has one
+	way            *way
 	unsteeredShare float64 // of the conversations
 	req            *Request
 	mem            *scratch
@@ -74,7 +74,7 @@ func (s *scratch) release() {
 }
 
 // newPlan begins a plan.
-func (r *Router) newPlan(req *Request, ways *policies, unsteeredShare float64, mem *scratch) *plan {
+func (r *Router) newPlan(req *Request, ways *ways, unsteeredShare float64, mem *scratch) *plan {
 	p := &plan{state: &r.state, serving: r.serving.Load(), ways: ways, unsteeredShare: unsteeredShare, req: req, mem: mem}
 	p.begin(r.opt.Now())
 	p.came = p.now
@@ -90,13 +90,13 @@ func (r *Router) newPlan(req *Request, ways *policies, unsteeredShare float64, m
 // begin begins the plan, or begins it again.
 func (p *plan) begin(now time.Time) {
 	p.now, p.out.ID, p.out.Reason = now, p.req.ID, Load
-	p.list = shortlist{places: places{p.serving.maxInFlight, p.opt.Ledger}, req: p.req, policy: p.policy, pool: p.req.Pool, only: p.list.only,
+	p.list = shortlist{places: places{p.serving.maxInFlight, p.opt.Ledger}, req: p.req, way: p.way, pool: p.req.Pool, only: p.list.only,
 		now: now, opt: &p.opt, answers: p.answers, eased: p.mem.eased[:0]}
 }
 
-// follow has the plan be carried out by a policy, and counted for its arm.
-func (p *plan) follow(policy *policy) {
-	p.policy, p.list.policy, p.out.Arm = policy, policy, policy.arm
+// follow has the plan be carried out in a way, and counted for its arm.
+func (p *plan) follow(w *way) {
+	p.way, p.list.way, p.out.Arm = w, w, w.arm
 }
 
 // settlePolicy settles whether the request is steered, once its conversation is known. One that only a single worker can serve, which
@@ -182,7 +182,7 @@ func (p *plan) findModel(in *readInput) bool {
 	r := &p.mem.reading
 	if why := r.nameModel(in, p.req.Pool); why != "" {
 		p.out.Asked = r.asked
-		if r.req.Model == "" && len(p.serving.names) > 0 && p.policy.steers { // any of several would be a guess
+		if r.req.Model == "" && len(p.serving.names) > 0 && p.way.steers { // any of several would be a guess
 			p.refuse(&Refusal{Status: http.StatusNotFound, Message: noModelNamed})
 		} else {
 			p.routeByLoad(why)
@@ -242,7 +242,7 @@ func (p *plan) leaveLane() {
 // looking returns what an overlap is made from.
 func (p *plan) looking() lookInput {
 	return lookInput{reading: &p.mem.reading, selection: &p.list.selection, memory: &p.memory, index: p.opt.Index, secret: p.opt.Secret,
-		path: p.req.Path, tenant: p.req.Tenant, now: p.now, all: !p.policy.steers}
+		path: p.req.Path, tenant: p.req.Tenant, now: p.now, all: !p.way.steers}
 }
 
 // hash computes the blocks of the prompt that was read.
@@ -285,10 +285,10 @@ func (p *plan) finish(seed uint64) bool {
 func (p *plan) choosing() *choose.Input {
 	in, o, r := &p.mem.in, &p.mem.overlap, &p.mem.reading
 	*in = choose.Input{Slots: p.list.slots, Overlaps: o.slots, Trial: p.list.trial, Now: p.now, Draw: tieBreak(p.seed + p.opt.Seed),
-		FirstToken: p.req.FirstToken, FetchKV: r.model != nil && r.model.FetchKV && p.policy.steers}
+		FirstToken: p.req.FirstToken, FetchKV: r.model != nil && r.model.FetchKV && p.way.steers}
 	if !p.unread {
 		p.mem.encoders = p.mem.encoders[:0]
-		if p.policy.steers {
+		if p.way.steers {
 			p.mem.encoders = appendHealthy(p.mem.encoders, p.opt.Fleet.Encoders(r.model.Name))
 		}
 		in.Adapter, in.MaxLoRAs, in.Adapters = r.adapter, r.model.MaxLoRAs, p.adapters

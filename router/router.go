@@ -7,12 +7,12 @@
 // A slot is a worker or, if the worker has them, one of its data-parallel ranks. A step that fails lowers the decision by one reason
 // (exact, learned, predicted, affinity, load); it never fails the request. To follow a decision, read downwards:
 //
-//	decide.go          a decision: make a plan, carry it out, by one of three policies
+//	decide.go          a decision: make a plan, carry it out, in one of three ways
 //	plan.go            the values of a plan, and its steps up to the choice, which it does not carry out
 //	reading.go         the request, cleaned, and its prompt as each kind of engine reads it (models.go: the models and their classes)
 //	shortlist.go       the slots that may get it: a list of screens; pending.go: waiting; fairshare.go: the last places
 //	overlap.go         what the slots have of the prompt; lookup.go: its blocks; recall.go: blocks that events taught
-//	router/choose      a list of policies, costs, the ranking
+//	router/choose      a list of steps, costs, the ranking
 //	answer.go          targets, edits and reasons; regret.go: cached tokens that the choice gave up
 //	order.go           when the request is due, for engines that serve by that
 //	commit.go          how a plan is carried out: steered, unsteered (unsteered.go), or not at all (dryrun.go)
@@ -108,7 +108,7 @@ type Options struct {
 // Router takes decisions. It is safe for concurrent use.
 type Router struct {
 	state
-	live, dry    policies // of Decide, and of Consider
+	live, dry    ways // of Decide, and of Consider
 	booker       booker
 	follower     follower
 	replicas     *Replicas
@@ -162,7 +162,7 @@ func New(opt Options) *Router {
 		beginSeed: maphash.MakeSeed(), past: account.NewPast(account.Blocks, opt.Now()), changes: changes.NewMemory(),
 		lanes: newLanes(), listed: opt.Fleet.ModelOf},
 		recent: newRecent(), waiters: newWaiters(meter.At(opt.Metrics)), unsampledLog: lines}
-	r.live, r.dry = newPolicies(r.waiters)
+	r.live, r.dry = newWays(r.waiters)
 	r.replicas = &Replicas{state: &r.state, forecasting: &r.forecasting}
 	r.forecasting.state = &r.state
 	r.booker = booker{state: &r.state, replicas: r.replicas, forecasting: &r.forecasting}

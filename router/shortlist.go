@@ -24,7 +24,7 @@ type shortlist struct {
 	selection
 	places
 	req     *Request
-	policy  *policy
+	way     *way
 	model   string // the request's model; "": not known
 	pool    string // the model whose workers are listed
 	adapter string // which they must have; "": none
@@ -70,7 +70,7 @@ func (l *shortlist) make(ctx context.Context) *Refusal {
 
 // admit runs the last screens, if there is a limit that Envoy will keep to.
 func (l *shortlist) admit() *Refusal {
-	if l.limit <= 0 || l.ignoresLimit() || !l.policy.steers {
+	if l.limit <= 0 || l.ignoresLimit() || !l.way.steers {
 		return nil
 	}
 	for _, screen := range lastScreens {
@@ -132,7 +132,7 @@ func keepPlaces(_ context.Context, l *shortlist) *Refusal {
 	if anyServes(l.slots) || len(well) == 0 {
 		return nil
 	}
-	if !l.policy.steers {
+	if !l.way.steers {
 		l.slots = well
 		return nil
 	}
@@ -157,7 +157,7 @@ func easeNewcomers(_ context.Context, l *shortlist) *Refusal {
 
 // addTrial adds a worker whose trial is due: it will be the first choice.
 func addTrial(_ context.Context, l *shortlist) *Refusal {
-	if l.ignoresLimit() || !l.policy.tries || !l.failing {
+	if l.ignoresLimit() || !l.way.tries || !l.failing {
 		return nil
 	}
 	hasRoom := l.hasRoom(l.now)

@@ -151,7 +151,7 @@ func TestShortlist(t *testing.T) {
 	for range 3 {
 		w.slots[0].Worker.RecordFailure("reset", w.now)
 	}
-	l := shortlist{places: places{ledger: w.opt.Ledger}, req: &Request{}, policy: &policy{steers: true}, pool: "m", now: w.now,
+	l := shortlist{places: places{ledger: w.opt.Ledger}, req: &Request{}, way: &way{steers: true}, pool: "m", now: w.now,
 		opt: &w.opt, answers: w.answers}
 	if refusal := l.make(context.Background()); refusal != nil || len(l.known) != 3 || len(l.slots) != 2 || l.slots[0] != w.slots[1] {
 		t.Errorf("got %d of %d slots, refused %v; want the last two of three", len(l.slots), len(l.known), refusal)

@@ -1,7 +1,7 @@
 // Package choose chooses the slot for a prompt: from what each slot has of it (Overlap) and its load it makes candidates, each with its
 // cost in terms, and ranks them. It knows neither the request nor the index, and changes nothing.
 //
-//	Input ─ policies, in their order ─▶ candidates ─ Rank ─▶ Choice
+//	Input ─ steps, in their order ─▶ candidates ─ Rank ─▶ Choice
 //
 // cost.go has the formula. Time is linear in the candidates; what a Choice allocated is used again.
 package choose
@@ -48,8 +48,8 @@ type Choice struct {
 	NoPrefill  bool          // some workers only decode by configuration, but had to prefill too
 }
 
-// policies make the candidates, in this order. Each sees what the ones before it have made.
-var policies = [...]func(*Input, *Choice){
+// steps make the candidates, in this order. Each sees what the ones before it have made.
+var steps = [...]func(*Input, *Choice){
 	addLoad,         // requests, queues and rates; the trial; the zone
 	skipCordoned,    // but for what they alone hold
 	addAdapterLoads, // adapters.go
@@ -62,8 +62,8 @@ var policies = [...]func(*Input, *Choice){
 // Make replaces a choice by the one for an input. It leaves Chosen nil if no candidate remains: all only prefill, and none decodes.
 func (c *Choice) Make(in *Input) {
 	*c = Choice{Candidates: c.Candidates[:0], Decoders: c.Decoders[:0]}
-	for _, policy := range policies {
-		policy(in, c)
+	for _, step := range steps {
+		step(in, c)
 	}
 	if len(c.Candidates) == 0 {
 		return
