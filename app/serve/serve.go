@@ -264,7 +264,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		MaxInFlight:  s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
 		CacheHints: s.cfg.PassCacheHints, AskUsage: s.cfg.Envoy.AskUsage, Log: s.log, Metrics: r.metrics,
 		Rewrite: func(model string, share func() float64) string {
-			return r.sources.policies.Load().Rewrite(model, share)
+			return r.sources.objectives.Load().Rewrite(model, share)
 		},
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
@@ -349,7 +349,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 		RefuseUnread: r.cfg.RefusesUnread(), Pass: r.cfg.PassUnread,
 		Route:   extproc.Route{Mode: mode, OneAddress: r.cfg.Route.OneAddress, NamePod: r.cfg.Envoy.DebugHeaders},
 		Tenants: extproc.Tenants(r.cfg.Tenants), Fair: extproc.Fair{Tenant: r.cfg.Fair.Header, Priority: r.cfg.Fair.Priority},
-		Objective: func(named []string) (int, bool) { return r.sources.policies.Load().Priority(named) },
+		Objective: func(named []string) (int, bool) { return r.sources.objectives.Load().Priority(named) },
 		Models:    modelNames(r.cfg), Services: with.services, TLS: under, Admit: admit, Roster: r.roster, NoRoom: r.noRoom, Log: r.log,
 		Metrics: r.metrics})
 	if err != nil {

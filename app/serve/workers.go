@@ -49,8 +49,8 @@ type sources struct {
 	end     func(error)         // ends the server
 	longest atomic.Int64        // longest lifetime of a prediction so far, in ns
 	// what the objects of the followed pool say; nil: nothing, or no pool is followed
-	policies  atomic.Pointer[discover.Policies]
-	unlimited sync.Once // that priorities need a limit of requests in flight is logged
+	objectives atomic.Pointer[discover.Objectives]
+	unlimited  sync.Once // that priorities need a limit of requests in flight is logged
 
 	costs        *discover.DeletionCosts // how pods are annotated where that is asked for
 	costsFailing atomic.Pointer[string]  // why they are not; nil or "": they are
@@ -71,13 +71,13 @@ type finder interface {
 
 // runningFinder is a running finder.
 type runningFinder struct {
-	number   int
-	key      string // what it looks for, as a key; "": a Dynamo component
-	finder   finder
-	policies *discover.Pool // whose policies count; nil: none
-	stop     context.CancelFunc
-	repeat   func() // reports the last findings again
-	reported atomic.Bool
+	number     int
+	key        string // what it looks for, as a key; "": a Dynamo component
+	finder     finder
+	objectives *discover.Pool // whose objectives count; nil: none
+	stop       context.CancelFunc
+	repeat     func() // reports the last findings again
+	reported   atomic.Bool
 
 	mu     sync.Mutex
 	worker config.Worker // configuration of its workers
@@ -189,8 +189,8 @@ func (s *sources) follow(wanted []*runningFinder) {
 		f.stop()
 		f.mu.Lock() // waits for a report that is under way
 		f.gone = true
-		if f.policies != nil {
-			s.policies.Store(nil)
+		if f.objectives != nil {
+			s.objectives.Store(nil)
 		}
 		f.mu.Unlock()
 		gone = append(gone, f.number)
@@ -216,17 +216,17 @@ func (s *sources) start(f *runningFinder) {
 	if asking != nil {
 		asking.connect(s.as, s.serveAsked, s.end)
 	}
-	if f.policies != nil {
+	if f.objectives != nil {
 		if s.now.Load().cfg.Kubernetes.DeletionCost {
-			f.policies.Costs = s.costs
+			f.objectives.Costs = s.costs
 		}
-		f.policies.Policies = func(p *discover.Policies) {
+		f.objectives.Objectives = func(p *discover.Objectives) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if f.gone {
 				return
 			}
-			s.policies.Store(p)
+			s.objectives.Store(p)
 			if p.Ranks() && s.now.Load().cfg.MaxInFlight == 0 {
 				s.unlimited.Do(func() {
 					s.log.Warn("priorities of InferenceObjectives keep no places without a limit of requests in flight: set max_in_flight " +
@@ -351,7 +351,7 @@ func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err e
 		p := discover.Pool{Place: place, Name: name}
 		looks := fmt.Sprintf("%+v %t", p, k.DeletionCost)
 		p.Log = log
-		list = append(list, &runningFinder{key: looks, policies: &p, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})
+		list = append(list, &runningFinder{key: looks, objectives: &p, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})
 	}
 	return list, nil
 }

@@ -20,18 +20,18 @@ import (
 const PoolGroup = "inference.networking.k8s.io"
 
 // Pool follows an InferencePool of Gateway API's Inference Extension (v1) and the pods that it selects. It needs the verbs list and
-// watch on inferencepools of inference.networking.k8s.io and on pods; and for Policies on inferenceobjectives and inferencemodelrewrites
-// of policyGroups; for Costs the verb patch on pods.
+// watch on inferencepools of inference.networking.k8s.io and on pods; and for Objectives on inferenceobjectives and inferencemodelrewrites
+// of objectiveGroups; for Costs the verb patch on pods.
 //
 // Each of the pool's targetPorts is an endpoint of each pod, unless the pod's annotation active-ports leaves it out. A pod that is
 // not ready, or is terminating, is reported as an endpoint that is not ready.
 type Pool struct {
 	Place
-	Name     string
-	Log      *zap.Logger
-	Retry    time.Duration   // as in Kubernetes
-	Policies func(*Policies) // is told what the pool's objects say of its requests, after each change; nil: not followed
-	Costs    *DeletionCosts  // nil: pods are not annotated
+	Name       string
+	Log        *zap.Logger
+	Retry      time.Duration     // as in Kubernetes
+	Objectives func(*Objectives) // is told what the pool's objects say of its requests, after each change; nil: not followed
+	Costs      *DeletionCosts    // nil: pods are not annotated
 }
 
 // inferencePool is the part of an InferencePool that is used.
@@ -89,8 +89,8 @@ func (p *Pool) Follow(ctx context.Context, found func([]Endpoint)) {
 	f := &poolFollower{Pool: p, server: &server{p.Place, log, p.Retry}, told: reporter{found: found, log: log}}
 	defer f.running.Wait()
 	defer f.watchPods(ctx, "")
-	if f.Policies != nil {
-		f.followPolicies(ctx)
+	if f.Objectives != nil {
+		f.followObjectives(ctx)
 	}
 	if f.Costs != nil {
 		f.running.Go(func() { f.writeCosts(ctx) })

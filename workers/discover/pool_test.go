@@ -112,10 +112,10 @@ func TestPoolImport(t *testing.T) {
 // TestPoolPolicies: objectives and rewrites of this pool are followed in both groups, those of another pool are not, and that a kind is
 // not defined or may not be read is no failure.
 func TestPoolPolicies(t *testing.T) {
-	var now atomic.Pointer[Policies]
+	var now atomic.Pointer[Objectives]
 	w := follows(t, func(api *fakekube.Server, log *zap.Logger) finder {
 		return &Pool{Place: Place{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"}, Name: "chat", Log: log,
-			Retry: 5 * time.Millisecond, Policies: now.Store}
+			Retry: 5 * time.Millisecond, Objectives: now.Store}
 	})
 	w.want(t, "")
 	of := func(pool string, rest map[string]any) map[string]any {
@@ -172,11 +172,11 @@ func TestWeightedRewrites(t *testing.T) {
 		{"some have none", `[{"modelRewrite":"a"},{"modelRewrite":"b","weight":3}]`, "bbbb"},
 		{"no targets", `[]`, "mmmm"},
 	} {
-		var o policy
+		var o objective
 		if err := json.Unmarshal([]byte(`{"spec":{"rules":[{"targets":`+c.targets+`}]}}`), &o); err != nil {
 			t.Fatal(err)
 		}
-		p, got := policiesOf(nil, []map[string]*policy{{"o": &o}}), ""
+		p, got := objectivesOf(nil, []map[string]*objective{{"o": &o}}), ""
 		for _, share := range []float64{0, 0.3, 0.6, 0.999} {
 			got += p.Rewrite("m", func() float64 { return share })
 		}
@@ -184,16 +184,16 @@ func TestWeightedRewrites(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.what, got, c.want)
 		}
 	}
-	many := &policy{}
+	many := &objective{}
 	if err := json.Unmarshal([]byte(`{"spec":{"rules":[{}]}}`), many); err != nil {
 		t.Fatal(err)
 	}
 	many.Spec.Rules[0].Targets = make([]target, 1_000_000) // with each looked at for each it would take an hour
 	many.Spec.Rules[0].Targets[999_999].ModelRewrite = "last"
-	if got := policiesOf(nil, []map[string]*policy{{"o": many}}).Rewrite("m", func() float64 { return 0.9999999 }); got != "last" {
+	if got := objectivesOf(nil, []map[string]*objective{{"o": many}}).Rewrite("m", func() float64 { return 0.9999999 }); got != "last" {
 		t.Errorf("of a million: got %q, want %q", got, "last")
 	}
-	if none := (*Policies)(nil); none.Rewrite("m", nil) != "m" {
+	if none := (*Objectives)(nil); none.Rewrite("m", nil) != "m" {
 		t.Error("without objects a name is changed")
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Policies are what the InferenceObjectives and InferenceModelRewrites of a pool say about its requests. nil says nothing. They do not
+// Objectives are what the InferenceObjectives and InferenceModelRewrites of a pool say about its requests. nil says nothing. They do not
 // change.
-type Policies struct {
+type Objectives struct {
 	priorities map[string]int      // of the objectives, by name
 	urgent     bool                // one of them is above 0
 	exact      map[string][]target // rewrites of a model's name
@@ -24,7 +24,7 @@ type target struct {
 
 // Priority returns the priority of a request that names these objectives: the lowest of them, where a name without an objective
 // counts as 0, so that a client's header beside the gateway's gains nothing. urgent: some objective is above 0.
-func (p *Policies) Priority(named []string) (priority int, urgent bool) {
+func (p *Objectives) Priority(named []string) (priority int, urgent bool) {
 	if p == nil {
 		return 0, false
 	}
@@ -37,7 +37,7 @@ func (p *Policies) Priority(named []string) (priority int, urgent bool) {
 }
 
 // Ranks reports whether requests have different priorities.
-func (p *Policies) Ranks() bool {
+func (p *Objectives) Ranks() bool {
 	for _, priority := range p.priorities {
 		if priority != 0 {
 			return true
@@ -48,7 +48,7 @@ func (p *Policies) Ranks() bool {
 
 // Rewrite returns the name that a request for a model gets. share, from 0 to below 1, is asked for to choose among several names: equal
 // shares give equal names.
-func (p *Policies) Rewrite(model string, share func() float64) string {
+func (p *Objectives) Rewrite(model string, share func() float64) string {
 	if p == nil {
 		return model
 	}
@@ -87,8 +87,8 @@ func weighted(all []target) []target {
 	return all
 }
 
-// policy is the part of an InferenceObjective or an InferenceModelRewrite that is used.
-type policy struct {
+// objective is the part of an InferenceObjective or an InferenceModelRewrite that is used.
+type objective struct {
 	described
 	Spec struct {
 		PoolRef  struct{ Name string }
@@ -102,30 +102,30 @@ type policy struct {
 
 // The groups that define the two kinds (both v1alpha2): llm-d's, and that of Gateway API's Inference Extension to 1.5. Where both have
 // an object of one name, the first counts.
-var policyGroups = []string{"llm-d.ai", "inference.networking.x-k8s.io"}
+var objectiveGroups = []string{"llm-d.ai", "inference.networking.x-k8s.io"}
 
-// followPolicies calls f.Policies after each change of the pool's objects, until ctx ends.
-func (f *poolFollower) followPolicies(ctx context.Context) {
-	goals, renames := make([]map[string]*policy, len(policyGroups)), make([]map[string]*policy, len(policyGroups))
-	for i, group := range policyGroups {
-		for kind, known := range map[string][]map[string]*policy{"inferenceobjectives": goals, "inferencemodelrewrites": renames} {
+// followObjectives calls f.Objectives after each change of the pool's objects, until ctx ends.
+func (f *poolFollower) followObjectives(ctx context.Context) {
+	goals, renames := make([]map[string]*objective, len(objectiveGroups)), make([]map[string]*objective, len(objectiveGroups))
+	for i, group := range objectiveGroups {
+		for kind, known := range map[string][]map[string]*objective{"inferenceobjectives": goals, "inferencemodelrewrites": renames} {
 			r := resource{group: group, version: "v1alpha2", namespace: f.Namespace, kind: kind, optional: true}
 			f.running.Go(func() {
-				follow(ctx, f.server, r, func(list map[string]*policy) {
+				follow(ctx, f.server, r, func(list map[string]*objective) {
 					f.mu.Lock()
 					defer f.mu.Unlock()
 					known[i] = maps.Clone(list)
-					maps.DeleteFunc(known[i], func(_ string, p *policy) bool { return p.Spec.PoolRef.Name != f.Name })
-					f.Policies(policiesOf(goals, renames))
+					maps.DeleteFunc(known[i], func(_ string, p *objective) bool { return p.Spec.PoolRef.Name != f.Name })
+					f.Objectives(objectivesOf(goals, renames))
 				})
 			})
 		}
 	}
 }
 
-// policiesOf merges objects. Of rules for the same name the oldest object's counts, and in it the first.
-func policiesOf(goals, renames []map[string]*policy) *Policies {
-	p := &Policies{priorities: map[string]int{}, exact: map[string][]target{}}
+// objectivesOf merges objects. Of rules for the same name the oldest object's counts, and in it the first.
+func objectivesOf(goals, renames []map[string]*objective) *Objectives {
+	p := &Objectives{priorities: map[string]int{}, exact: map[string][]target{}}
 	for _, group := range slices.Backward(goals) {
 		for name, o := range group {
 			p.priorities[name] = o.Spec.Priority
@@ -134,11 +134,11 @@ func policiesOf(goals, renames []map[string]*policy) *Policies {
 	for _, priority := range p.priorities {
 		p.urgent = p.urgent || priority > 0
 	}
-	var all []*policy
+	var all []*objective
 	for _, group := range renames {
 		all = append(all, slices.Collect(maps.Values(group))...)
 	}
-	slices.SortFunc(all, func(a, b *policy) int {
+	slices.SortFunc(all, func(a, b *objective) int {
 		return cmp.Or(cmp.Compare(a.Metadata.CreationTimestamp, b.Metadata.CreationTimestamp), cmp.Compare(a.Metadata.Name, b.Metadata.Name))
 	})
 	for _, o := range all {
