@@ -102,7 +102,7 @@ func decideAsTold(ctx context.Context, req *router.Request) router.Decision {
 		}
 		target := router.Target{Worker: "w" + addr[strings.LastIndexByte(addr, ':')+1:], Addr: addr, Rank: -1}
 		if n := len(d.Targets); n < len(s.Due) {
-			target.Place = router.Place{Header: "x-vllm-priority", Value: s.Due[n], Ahead: true}
+			target.Due = router.Due{Header: "x-vllm-priority", Value: s.Due[n], Ahead: true}
 		}
 		d.Targets = append(d.Targets, target)
 	}

@@ -115,7 +115,7 @@ func (t *streamSettings) steer(d router.Decision) mutation {
 	}
 	if len(d.Targets) == 0 {
 		m.remove(t.headersToRemove()...)
-		m.place(d.UnsteeredChoice.Place)
+		m.setDue(d.UnsteeredChoice.Due)
 		return m
 	}
 	if t.Mode != Sightline {
@@ -149,18 +149,18 @@ func (t *streamSettings) steer(d router.Decision) mutation {
 	m.setOrRemove(HeaderPrefiller, prefiller)
 	m.setOrRemove(HeaderEncoder, d.Encoder)
 	m.setOrRemove(HeaderSource, d.Source)
-	m.place(first.Place)
-	if !t.strict && second.Place.Ahead {
-		m.set(t.secondHeader()+"-"+second.Place.Header, second.Place.Value)
+	m.setDue(first.Due)
+	if !t.strict && second.Due.Ahead {
+		m.set(t.secondHeader()+"-"+second.Due.Header, second.Due.Value)
 	}
 	return m
 }
 
-// place sets the header by which a worker serves waiting requests, if the decision has one. A client's own is removed as all of package
+// setDue sets the header by which a worker serves waiting requests, if the decision has one. A client's own is removed as all of package
 // denied's table.
-func (m *mutation) place(p router.Place) {
-	if p.Value != "" {
-		m.set(p.Header, p.Value)
+func (m *mutation) setDue(d router.Due) {
+	if d.Value != "" {
+		m.set(d.Header, d.Value)
 	}
 }
 

@@ -31,8 +31,8 @@ const (
 	bytesPerToken = 4 // of a body that was not read
 )
 
-// Place is a request's place among those that wait at a worker.
-type Place struct {
+// Due is how a worker is told when a request is due.
+type Due struct {
 	Header string // that carries it
 	Value  string // "": the worker is told nothing
 	Ahead  bool   // any server of this engine may be sent it, whatever it says
@@ -67,24 +67,24 @@ func (s *serving) takesOrder(w *fleet.Worker) rules.Order {
 	return m.classes[m.classOf(w)].rules.Order
 }
 
-// placeAt returns the place at a worker of a request that is due at a moment, in Unix milliseconds.
-func (s *serving) placeAt(w *fleet.Worker, due int64) (place Place) {
+// dueAt returns how a worker is told that a request is due at a moment, in Unix milliseconds.
+func (s *serving) dueAt(w *fleet.Worker, due int64) (d Due) {
 	takes := s.takesOrder(w)
 	if value := cmp.Or(w.Serving(), takes.Assumed).Number(due); takes.Header != "" && value != "" {
-		place = Place{Header: takes.Header, Value: value, Ahead: takes.Assumed != rules.Unsaid}
+		d = Due{Header: takes.Header, Value: value, Ahead: takes.Assumed != rules.Unsaid}
 	}
-	return place
+	return d
 }
 
-// nameOrder gives each target the request's place there, by the work that this worker has with it: a retry goes to one that has cached
+// nameDue tells each target when the request is due there, by the work that this worker has with it: a retry goes to one that has cached
 // something else.
-func (p *plan) nameOrder() {
+func (p *plan) nameDue() {
 	c, d := &p.mem.choice, &p.out
 	flex, ahead := p.mem.reading.req.Fields["service_tier"].Raw == `"flex"`, 0
 	if p.opt.Fair {
 		ahead = p.opt.Ledger.Ahead(d.Model, p.req.Tenant)
 	}
-	place := func(w *fleet.Worker, o *Order) Place { return p.serving.placeAt(w, p.came.UnixMilli()+int64(o.Delay)) }
+	told := func(w *fleet.Worker, o *Order) Due { return p.serving.dueAt(w, p.came.UnixMilli()+int64(o.Delay)) }
 	work := func(one *choose.Candidate) int {
 		if p.unread {
 			return d.BodyBytes / bytesPerToken // of what its body may hold
@@ -93,29 +93,29 @@ func (p *plan) nameOrder() {
 	}
 	order := dueAfter(p.req, flex, ahead, work(&c.Ranked[0]))
 	p.steps = order.Steps
-	first := place(c.Chosen.Worker, &order)
+	first := told(c.Chosen.Worker, &order)
 	if !p.way.steers {
-		// It may get to any worker, with the work that it makes on average, and has no place unless all take the same.
+		// It may get to any worker, with the work that it makes on average, and none is told unless all take the same.
 		sum := 0
 		for i := range c.Candidates {
 			sum += work(&c.Candidates[i])
 		}
 		order = dueAfter(p.req, flex, ahead, sum/len(c.Candidates))
-		first = place(c.Chosen.Worker, &order)
+		first = told(c.Chosen.Worker, &order)
 		for i := range c.Candidates {
-			if place(p.list.slots[c.Candidates[i].Slot].Worker, &order) != first {
-				first = Place{}
+			if told(p.list.slots[c.Candidates[i].Slot].Worker, &order) != first {
+				first = Due{}
 				break
 			}
 		}
-		d.UnsteeredChoice.Place = first
+		d.UnsteeredChoice.Due = first
 	}
 	for i := range d.Targets {
-		d.Targets[i].Place = first
+		d.Targets[i].Due = first
 		for k := 0; i > 0 && k < len(c.Ranked) && c.Decode == nil && p.way.steers; k++ { // else one worker prefills, whichever decodes
 			if w := p.list.slots[c.Ranked[k].Slot].Worker; w.Addr == d.Targets[i].Addr {
 				there := dueAfter(p.req, flex, ahead, work(&c.Ranked[k]))
-				d.Targets[i].Place = place(w, &there)
+				d.Targets[i].Due = told(w, &there)
 				break
 			}
 		}

@@ -17,10 +17,10 @@ import (
 // due returns the number that a request's worker is sent.
 func due(t *testing.T, d Decision) int64 {
 	t.Helper()
-	if len(d.Targets) == 0 || d.Targets[0].Place.Header != "x-vllm-priority" {
+	if len(d.Targets) == 0 || d.Targets[0].Due.Header != "x-vllm-priority" {
 		t.Fatalf("got targets %+v, want one with x-vllm-priority", d.Targets)
 	}
-	n, err := strconv.ParseInt(d.Targets[0].Place.Value, 10, 64)
+	n, err := strconv.ParseInt(d.Targets[0].Due.Value, 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestDue(t *testing.T) {
 	if o := second.Order; o == nil || o.Work != left || o.Serves != rules.Unsaid.String() {
 		t.Errorf("got order %+v, want %d tokens of work and a worker that has not said how it serves", second.Order, left)
 	}
-	retry, want := second.Targets[1].Place, fmt.Sprint(now+int64(second.PromptTokens)/4)
+	retry, want := second.Targets[1].Due, fmt.Sprint(now+int64(second.PromptTokens)/4)
 	if retry.Value != want || !retry.Ahead {
 		t.Errorf("at the second worker, which holds nothing: got %+v, want %s", retry, want)
 	}
@@ -183,11 +183,11 @@ func TestWhoIsTold(t *testing.T) {
 		}
 		m := w.serving.Load().names["m"].model
 		m.classes[0].rules, m.NoOrder = engine.RulesOf(c.engine, c.release), c.off
-		place, got := w.decide(chatBody("m", `"hello"`)).Targets[0].Place, ""
-		if place.Value != "" {
-			got = place.Header + " +"
-			if place.Value[0] == '-' {
-				got = place.Header + " -"
+		due, got := w.decide(chatBody("m", `"hello"`)).Targets[0].Due, ""
+		if due.Value != "" {
+			got = due.Header + " +"
+			if due.Value[0] == '-' {
+				got = due.Header + " -"
 			}
 		}
 		if got != c.want {
@@ -204,7 +204,7 @@ func TestUnsteeredIsDue(t *testing.T) {
 	cached := w.decide(long)
 	w.SetUnsteered(1)
 	d := w.decide(long)
-	got, err := strconv.ParseInt(d.UnsteeredChoice.Place.Value, 10, 64)
+	got, err := strconv.ParseInt(d.UnsteeredChoice.Due.Value, 10, 64)
 	off := got - w.now.UnixMilli() // of two workers one holds what is cached
 	if want := int64(2*cached.PromptTokens-d.CachedTokens) / 8; err != nil || len(d.Targets) > 0 || off < want-1 || off > want+1 {
 		t.Errorf("got %+v, want no target, and due %d ms after its arrival", d.UnsteeredChoice, want)

@@ -277,7 +277,7 @@ func (p *plan) finish(seed uint64) bool {
 	} else {
 		p.answer()
 	}
-	p.nameOrder()
+	p.nameDue()
 	return true
 }
 

@@ -74,7 +74,7 @@ type Target struct {
 	// With an Instance, Prefill is an instance id too; else it is an ip:port (llm-d's sidecar at Addr).
 	Prefill     string
 	PrefillRank int
-	Place       Place // the request's place among those that wait there; zero: it gets none
+	Due         Due // when the request is due there; zero: the worker is told nothing
 }
 
 // Decision is the router's answer. Targets is empty only if no worker is known or the request is not steered (then Envoy's

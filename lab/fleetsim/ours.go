@@ -139,7 +139,7 @@ func (s *sightline) Pick(v *View, r *run) int {
 	at := s.fleet.ByAddr(d.Targets[0].Addr)
 	r.booked = d
 	if v.sim.setup.ByDue {
-		r.due, _ = strconv.ParseInt(d.Targets[0].Place.Value, 10, 64)
+		r.due, _ = strconv.ParseInt(d.Targets[0].Due.Value, 10, 64)
 	}
 	if s.pool != nil {
 		s.pool.take(v, r, d.Encoder)
