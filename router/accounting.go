@@ -138,7 +138,7 @@ func (r *follower) settleAccount(e *end) {
 // had remembers that a slot has some blocks now.
 func (s *state) had(c fair.Client, slot *fleet.Slot, chain []uint64, now time.Time) {
 	all := s.opt.Index.Stores(slot.ID) > 0 && !s.opt.Index.Partial(slot.ID)
-	s.past.Had(c, uint32(slot.ID), account.Place{Worker: slot.Worker.StableName, Rank: slot.Rank}, chain, all, now)
+	s.past.Had(c, uint32(slot.ID), account.Cache{Worker: slot.Worker.StableName, Rank: slot.Rank}, chain, all, now)
 }
 
 // noteLost notes what a slot loses with all that it holds.

@@ -490,14 +490,14 @@ func where(r *report.Report) (list []bar) {
 	return list
 }
 
-// changed is a place where prompts depart from earlier ones, and its share of all prompt tokens.
+// changed is where prompts depart from earlier ones, and its share of all prompt tokens.
 type changed struct {
-	report.Place
+	report.Departure
 	Share, Took string
 }
 
 func changedAt(r *report.Report) (list []changed) {
-	for _, p := range r.Places {
+	for _, p := range r.Departures {
 		one := changed{p, fmt.Sprintf("%.1f %%", 100*float64(p.Tokens)/float64(max(1, r.Accounted))), ""}
 		if p.Seconds > 0 {
 			one.Took = printable.Brief(time.Duration(p.Seconds * float64(time.Second)))

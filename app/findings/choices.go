@@ -114,14 +114,14 @@ func (f *Facts) ofChoices(l *list) {
 
 const fixSmall = "give workers a larger KV cache (--gpu-memory-utilization, offloading), or more workers"
 
-// ofPlaces adds the place in prompts that costs most, if the last requests lost much there: what follows it is computed again and again.
-func (f *Facts) ofPlaces(l *list) {
+// ofDepartures adds the place in prompts that costs most, if the last requests lost much there: what follows is computed again and again.
+func (f *Facts) ofDepartures(l *list) {
 	const few, most = 20, 5 // requests; a fifth of their tokens
-	type place struct {
+	type departure struct {
 		model string
 		account.Change
 	}
-	requests, all, lost, dearest, advice := 0, 0, map[place]int{}, place{}, ""
+	requests, all, lost, dearest, advice := 0, 0, map[departure]int{}, departure{}, ""
 	for i := range f.Last {
 		d := &f.Last[i]
 		if d.Account == nil {
@@ -129,7 +129,7 @@ func (f *Facts) ofPlaces(l *list) {
 		}
 		requests, all = requests+1, all+d.Account.Tokens
 		if c := d.Account.Change(); c != nil {
-			at := place{d.Model, c.Place()}
+			at := departure{d.Model, c.General()}
 			lost[at] += d.Account.Uncached[account.Changed]
 			if lost[at] > lost[dearest] {
 				dearest, advice = at, c.Advice()

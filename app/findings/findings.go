@@ -122,7 +122,7 @@ func (f *Facts) evaluate(l *list) []Finding {
 	f.ofWorkers(l)
 	f.ofProbes(l)
 	f.ofRequests(l)
-	f.ofPlaces(l)
+	f.ofDepartures(l)
 	f.ofStreams(l)
 	f.ofAudit(l)
 	f.ofHosts(l)

@@ -24,16 +24,16 @@ func (c *Change) String() string {
 	return text
 }
 
-// Place returns where such changes are, for the sum of many: without the number of a message, and without its token.
-func (c *Change) Place() Change {
-	place := *c
+// General returns where such changes are, for the sum of many: without the number of a message, and without its token.
+func (c *Change) General() Change {
+	at := *c
 	if role, message := strings.CutPrefix(c.Part, "message "); message {
 		_, role, _ = strings.Cut(role, " (")
-		place.Part, place.Token = "a message of "+strings.TrimSuffix(role, ")"), -1
+		at.Part, at.Token = "a message of "+strings.TrimSuffix(role, ")"), -1
 	} else if strings.HasPrefix(c.Part, "image ") {
-		place.Part, place.Token = "an image", -1
+		at.Part, at.Token = "an image", -1
 	}
-	return place
+	return at
 }
 
 // Advice returns what would avoid the change; "": nothing is known.

@@ -18,20 +18,20 @@ type Past struct {
 
 	mu      sync.RWMutex
 	blocks  *fair.Memory[had, *had]
-	workers []Place
-	numbers map[Place]uint16
-	slots   map[uint32]uint16 // number of the place that a slot of the index has
+	workers []Cache
+	numbers map[Cache]uint16
+	slots   map[uint32]uint16 // number of the cache that a slot of the index has
 }
 
 // Blocks is how many blocks a Past has room for: 26 MiB.
 const Blocks = 850_000
 
-const maxPlaces = 1 << 16 // with more, all is forgotten
+const maxCaches = 1 << 16 // with more, all is forgotten
 
 const atOnce = 64 // blocks for which the lock is held
 
-// Place is a worker's cache: of one rank, if it has ranks (-1: it has none).
-type Place struct {
+// Cache is a worker's: of one rank, if it has ranks (-1: it has none).
+type Cache struct {
 	Worker string
 	Rank   int
 }
@@ -50,7 +50,7 @@ const (
 
 // Fate is what became of some blocks that a worker had.
 type Fate struct {
-	Place
+	Cache
 	Ago     time.Duration // since the worker was last asked for the first of them
 	Lost    bool          // with all that it had
 	Unclear bool          // the worker's events do not tell all that it holds
@@ -58,7 +58,7 @@ type Fate struct {
 
 // NewPast returns an empty past for most blocks.
 func NewPast(most int, now time.Time) *Past {
-	return &Past{begun: now, blocks: fair.NewMemory[had](most), numbers: make(map[Place]uint16), slots: make(map[uint32]uint16)}
+	return &Past{begun: now, blocks: fair.NewMemory[had](most), numbers: make(map[Cache]uint16), slots: make(map[uint32]uint16)}
 }
 
 // Len returns how many blocks are remembered.
@@ -77,7 +77,7 @@ func (p *Past) Full() bool {
 
 // Had remembers that a worker, which is a slot of the index, has the blocks of a client's prompt now. all: its events tell all that it
 // holds.
-func (p *Past) Had(c fair.Client, slot uint32, at Place, chain []uint64, all bool, now time.Time) {
+func (p *Past) Had(c fair.Client, slot uint32, at Cache, chain []uint64, all bool, now time.Time) {
 	one := had{used: p.seconds(now)}
 	if !all {
 		one.Marks = unclear
@@ -132,7 +132,7 @@ func (p *Past) Fate(chain []uint64, now time.Time) (n int, f Fate) {
 			}
 			if n == 0 && ok {
 				first = one
-				f = Fate{Place: p.workers[one.who], Lost: one.Marks&lost != 0, Unclear: one.Marks&unclear != 0,
+				f = Fate{Cache: p.workers[one.who], Lost: one.Marks&lost != 0, Unclear: one.Marks&unclear != 0,
 					Ago: max(0, now.Sub(p.begun)-time.Duration(one.used)*time.Second)}
 			}
 			if !ok || one.who != first.who || one.Marks != first.Marks {
@@ -148,12 +148,12 @@ func (p *Past) Fate(chain []uint64, now time.Time) (n int, f Fate) {
 
 func (p *Past) seconds(now time.Time) uint32 { return uint32(max(0, now.Sub(p.begun)/time.Second)) }
 
-// number returns a place's number. If there are too many, all is forgotten.
-func (p *Past) number(at Place) uint16 {
+// number returns a cache's number. If there are too many, all is forgotten.
+func (p *Past) number(at Cache) uint16 {
 	if n, ok := p.numbers[at]; ok {
 		return n
 	}
-	if len(p.workers) == maxPlaces {
+	if len(p.workers) == maxCaches {
 		p.blocks.Clear()
 		clear(p.numbers)
 		clear(p.slots)

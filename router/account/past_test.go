@@ -24,7 +24,7 @@ func chain(prompt uint64, n int) []uint64 {
 // TestFate checks what is remembered of blocks: who had them last, when it was asked for them, and whether it lost them with all others.
 func TestFate(t *testing.T) {
 	p := NewPast(1000, now)
-	a, b, prompt := Place{"a", -1}, Place{"b", 1}, chain(1, 200)
+	a, b, prompt := Cache{"a", -1}, Cache{"b", 1}, chain(1, 200)
 	fates := func() (out string) {
 		for at := 0; at < len(prompt); {
 			n, f := p.Fate(prompt[at:], now.Add(time.Minute))
@@ -54,7 +54,7 @@ func TestFate(t *testing.T) {
 // TestFull checks the bound, and that a client with ever new prompts pushes out no block of one that has less.
 func TestFull(t *testing.T) {
 	const most = 20_000
-	p, at := NewPast(most, now), Place{"w", -1}
+	p, at := NewPast(most, now), Cache{"w", -1}
 	theirs := chain(1, 5_000)
 	p.Had(1, 0, at, theirs, true, now)
 	for i := range 200 {
@@ -76,7 +76,7 @@ func TestFull(t *testing.T) {
 
 // TestUsedAgain checks that blocks that are used again outlive those that are not.
 func TestUsedAgain(t *testing.T) {
-	p, at := NewPast(10_000, now), Place{"w", -1}
+	p, at := NewPast(10_000, now), Cache{"w", -1}
 	system := chain(1, 500)
 	for i := range 100 {
 		p.Had(1, 0, at, system, true, now)
@@ -87,11 +87,11 @@ func TestUsedAgain(t *testing.T) {
 	}
 }
 
-// TestPlaces checks that too many workers' names do not grow without end.
-func TestPlaces(t *testing.T) {
-	p := NewPast(maxPlaces, now)
-	for i := range maxPlaces + 1 {
-		p.Had(1, uint32(i%9), Place{fmt.Sprint(i), -1}, []uint64{uint64(i)}, true, now)
+// TestCaches checks that too many workers' names do not grow without end.
+func TestCaches(t *testing.T) {
+	p := NewPast(maxCaches, now)
+	for i := range maxCaches + 1 {
+		p.Had(1, uint32(i%9), Cache{fmt.Sprint(i), -1}, []uint64{uint64(i)}, true, now)
 	}
 	if n := p.Len(); n != 1 {
 		t.Errorf("%d blocks, want one: all others were forgotten with their workers", n)
@@ -108,7 +108,7 @@ func TestMemory(t *testing.T) {
 		for k := range prompt {
 			prompt[k] = r.Uint64()
 		}
-		p.Had(fair.Client(i), 0, Place{"w", -1}, prompt, true, now)
+		p.Had(fair.Client(i), 0, Cache{"w", -1}, prompt, true, now)
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)

@@ -2,7 +2,7 @@
 //
 //	Prompt ─ tokens as an engine reads it or, where no rule does, its words (words.go)
 //	       ─ chunks, by their content (chunks.go) ─▶ runs of tokens that were seen behind another beginning
-//	       ─ parts and the first token that differs (place.go) ─▶ an account.Change: where, and what
+//	       ─ parts and the first token that differs (locate.go) ─▶ an account.Change: where, and what
 //
 // It keeps no text: fingerprints under the deployment's secret and, of each token, 8 bits. What is of another class of workers, adapter,
 // salt or tenant has other fingerprints, but for whole beginnings of prompts: they tell what another salt's or tenant's prompt had.
@@ -131,7 +131,7 @@ func (m *Memory) Compare(p *Prompt, from, to int, all bool) (runs []Run, change 
 	at := -1
 	runs = findRuns(list, from, to)
 	if first := slices.IndexFunc(runs, func(r Run) bool { return r.Had == Behind }); first >= 0 {
-		change, at = m.place(p, segments, from, runs[first].seen)
+		change, at = m.locate(p, segments, from, runs[first].seen)
 	}
 	for _, c := range list {
 		if one := m.chunks.Find(c.hash); one != nil {

@@ -92,9 +92,9 @@ type Report struct {
 	Accounted int          `json:"accounted_tokens,omitempty"`
 	Uncached  account.Sums `json:"uncached,omitzero"`
 	// Kept are evicted tokens that caches a fifth larger would have kept.
-	Kept    int             `json:"evicted_kept_by_a_fifth,omitempty"`
-	Seconds account.Seconds `json:"prefill_seconds,omitzero"` // that workers took for uncached tokens, at the rates that they have shown
-	Places  []Place         `json:"changed,omitempty"`        // where prompts have changed, the dearest first
+	Kept       int             `json:"evicted_kept_by_a_fifth,omitempty"`
+	Seconds    account.Seconds `json:"prefill_seconds,omitzero"` // that workers took for uncached tokens, at the rates that they have shown
+	Departures []Departure     `json:"changed,omitempty"`        // where prompts have changed, the dearest first
 	// Replicas are those whose requests are in the sums, Silent those that did not tell theirs in time; 0: no replicas share.
 	Replicas  int     `json:"replicas,omitempty"`
 	Silent    int     `json:"silent_replicas,omitempty"`
@@ -192,7 +192,7 @@ type period struct {
 	Uncached     account.Sums
 	Kept         int
 	Seconds      account.Seconds
-	Places       places
+	Departures   departures `json:"Places"` // the name among replicas
 	Would        Savings
 	Squares      float64 // sum of the squares of tokens spared
 	Waited       [bands]times
@@ -270,7 +270,7 @@ func (t *period) add(r *Request, at time.Time) {
 			t.Seconds[c] += float64(n) / r.Rate
 		}
 	}
-	t.Places.add(r)
+	t.Departures.add(r)
 	if r.Prompt > 0 && r.Cached >= 0 {
 		s.Known++
 		s.Prompt += r.Prompt
@@ -353,7 +353,7 @@ func (t *Totals) sum(r Range) *period {
 func (t *period) plausible() bool {
 	const most = 1 << 50
 	fit := func(counts ...int) bool { return slices.Min(counts) >= 0 && slices.Max(counts) <= most }
-	for _, p := range t.Places {
+	for _, p := range t.Departures {
 		if p == nil || !fit(p.Tokens, p.Requests) || !(p.Seconds >= 0 && p.Seconds <= most) ||
 			len(p.Model)+len(p.Part)+len(p.Kind)+len(p.Advice)+len(p.Example) > maxPlaceText {
 			return false
@@ -390,7 +390,7 @@ func (t *period) merge(o *period) {
 	for c, n := range o.Seconds {
 		t.Seconds[c] += n
 	}
-	t.Places.merge(o.Places)
+	t.Departures.merge(o.Departures)
 	w, v := &t.Would, &o.Would
 	w.Requests, w.Prompt, w.Better, w.Spared = w.Requests+v.Requests, w.Prompt+v.Prompt, w.Better+v.Better, w.Spared+v.Spared
 	w.Worse, w.Cost, w.Encode, w.Timed, w.Millis = w.Worse+v.Worse, w.Cost+v.Cost, w.Encode+v.Encode, w.Timed+v.Timed, w.Millis+v.Millis
@@ -409,8 +409,8 @@ func (s *sums) merge(o *sums) {
 
 func (t *period) report(mode string) Report {
 	r := Report{Mode: mode, Since: t.Since, Until: t.Until, Accounted: t.Accounted, Uncached: t.Uncached, Kept: t.Kept, Seconds: t.Seconds,
-		Places:  t.Places.dearest(),
-		Steered: t.Arms[Steered].side(), Unsteered: t.Arms[Unsteered].side(), Would: t.Would}
+		Departures: t.Departures.dearest(),
+		Steered:    t.Arms[Steered].side(), Unsteered: t.Arms[Unsteered].side(), Would: t.Would}
 	for i := range r.Waited {
 		r.Waited[i] = t.Waited[i].quantiles()
 	}

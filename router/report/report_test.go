@@ -230,14 +230,14 @@ func TestCauses(t *testing.T) {
 		if got := r.String(); !strings.HasPrefix(got, want) || err != nil {
 			t.Errorf("%q, %v; want it to begin with %q", got, err, want)
 		}
-		if len(r.Places) != 2 || r.Places[0].Tokens != 160 || r.Places[0].Example != "d1" || r.Places[0].Requests != 1 {
-			t.Errorf("got the places %+v, want two, the first of 160 tokens with an example", r.Places)
+		if len(r.Departures) != 2 || r.Departures[0].Tokens != 160 || r.Departures[0].Example != "d1" || r.Departures[0].Requests != 1 {
+			t.Errorf("got the departures %+v, want two, the first of 160 tokens with an example", r.Departures)
 		}
 	}
 }
 
 // TestReplicas checks that what two have told adds up to the report of one that had all requests, that a replica which says nothing, or
-// nonsense, is counted as silent, and that places are the same whatever the order.
+// nonsense, is counted as silent, and that departures are the same whatever the order.
 func TestReplicas(t *testing.T) {
 	all, parts := New("100%", began), [2]*Totals{New("100%", began), New("100%", began)}
 	for i := range 300 {
@@ -256,18 +256,18 @@ func TestReplicas(t *testing.T) {
 			t.Errorf("got %d replicas, %d silent, want 2 and none", got.Replicas, got.Silent)
 		}
 		got.Replicas, back.Replicas = 0, 0
-		for _, r := range []*Report{&want, &got, &back} { // sums of fractions, and which places of more than 64 are left
+		for _, r := range []*Report{&want, &got, &back} { // sums of fractions, and which departures of more than 64 are left
 			r.Would.Millis, r.Would.Uncertainty = math.Round(r.Would.Millis), math.Round(r.Would.Uncertainty)
 			for c := range r.Seconds {
 				r.Seconds[c] = math.Round(r.Seconds[c])
 			}
-			r.Places = r.Places[:min(len(r.Places), 3)]
+			r.Departures = r.Departures[:min(len(r.Departures), 3)]
 		}
-		if fmt.Sprintf("%+v", got.Places) != fmt.Sprintf("%+v", back.Places) {
-			t.Errorf("%+v: the places are\n%+v\nand the other way round\n%+v, want fmt.Sprintf(\"%%+v\", got.Places) == "+
-				"fmt.Sprintf(\"%%+v\", back.Places)", of, got.Places, back.Places)
+		if fmt.Sprintf("%+v", got.Departures) != fmt.Sprintf("%+v", back.Departures) {
+			t.Errorf("%+v: the departures are\n%+v\nand the other way round\n%+v, want fmt.Sprintf(\"%%+v\", got.Departures) == "+
+				"fmt.Sprintf(\"%%+v\", back.Departures)", of, got.Departures, back.Departures)
 		}
-		got.Places, want.Places = nil, nil
+		got.Departures, want.Departures = nil, nil
 		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
 			t.Errorf("%+v: two tell\n%+v\none tells\n%+v, want fmt.Sprintf(\"%%+v\", got) == fmt.Sprintf(\"%%+v\", want)", of, got, want)
 		}

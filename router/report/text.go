@@ -141,8 +141,8 @@ func (r *Report) writeCauses(w io.Writer) {
 	}
 	for c, tokens := range r.Uncached {
 		if c := account.Cause(c); c == account.Changed {
-			for i := range r.Places {
-				if p := &r.Places[i]; p.Tokens <= tokens && points(p.Tokens) >= 0.5 {
+			for i := range r.Departures {
+				if p := &r.Departures[i]; p.Tokens <= tokens && points(p.Tokens) >= 0.5 {
 					add(p.Tokens, p.String())
 					tokens -= p.Tokens
 				}
@@ -168,8 +168,8 @@ func (r *Report) writeCauses(w io.Writer) {
 	if all := r.Seconds.Total(); all > 0 {
 		fmt.Fprintf(w, " Workers took %s of prefill for them", seconds(all))
 		sep := ": "
-		for i := range r.Places {
-			if p := &r.Places[i]; i < 3 && p.Seconds >= all/200 {
+		for i := range r.Departures {
+			if p := &r.Departures[i]; i < 3 && p.Seconds >= all/200 {
 				fmt.Fprintf(w, "%s%s for %s in %s", sep, seconds(p.Seconds), cmp.Or(p.Kind, "a change"), p.Part)
 				sep = ", "
 			}

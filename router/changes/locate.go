@@ -111,9 +111,9 @@ func (g *stretch) common(o *stretch) (n int) {
 	return n
 }
 
-// place returns where a prompt departs from the earlier one whose tokens, from seen on, it has: at a token behind from, or before it, if
+// locate returns where a prompt departs from the earlier one whose tokens, from seen on, it has: at a token behind from, or before it, if
 // other prompts have departed there already. at is the index of the segment; -1: it is in none.
-func (m *Memory) place(p *Prompt, list []segment, from, seen int) (c *account.Change, at int) {
+func (m *Memory) locate(p *Prompt, list []segment, from, seen int) (c *account.Change, at int) {
 	token := m.firstDifferent(p, from)
 	c = &account.Change{Part: "the prompt", Token: token}
 	image := slices.IndexFunc(p.Media, func(md Medium) bool { return token >= md.Offset && token < md.Offset+md.Length })

@@ -9,8 +9,8 @@ import (
 	"github.com/sightline-router/sightline/router/account"
 )
 
-// Place is where prompts of a model depart from earlier ones that go on alike, and what that cost.
-type Place struct {
+// Departure is where prompts of a model depart from earlier ones that go on alike, and what that cost.
+type Departure struct {
 	Model string `json:"model"`
 	account.Change
 	Tokens   int     `json:"tokens"`            // that were computed again
@@ -20,8 +20,8 @@ type Place struct {
 	Example  string  `json:"example"`          // the id of a decision
 }
 
-// String returns the place for people, with what would avoid it.
-func (p Place) String() string {
+// String returns the departure for people, with what would avoid it.
+func (p Departure) String() string {
 	text := cmp.Or(p.Kind, "a change")
 	if text == "order" {
 		text = "another order"
@@ -39,39 +39,39 @@ func (p Place) String() string {
 }
 
 const (
-	maxPlaces   = 64 // of a period; the cheapest is dropped for another
-	shownPlaces = 10
+	maxDepartures   = 64 // of a period; the cheapest is dropped for another
+	shownDepartures = 10
 )
 
-type placeKey struct {
+type departureKey struct {
 	model  string
 	change account.Change
 }
 
-// places are the places of a period, as JSON a list.
-type places map[placeKey]*Place
+// departures are those of a period, as JSON a list.
+type departures map[departureKey]*Departure
 
 // MarshalJSON returns the list.
-func (t places) MarshalJSON() ([]byte, error) { return json.Marshal(t.sorted()) }
+func (t departures) MarshalJSON() ([]byte, error) { return json.Marshal(t.sorted()) }
 
 // UnmarshalJSON reads one, with no more than a period has.
-func (t *places) UnmarshalJSON(text []byte) error {
-	var list []*Place
+func (t *departures) UnmarshalJSON(text []byte) error {
+	var list []*Departure
 	if err := json.Unmarshal(text, &list); err != nil {
 		return err
 	}
-	*t = places{}
-	for _, p := range list[:min(len(list), maxPlaces)] {
+	*t = departures{}
+	for _, p := range list[:min(len(list), maxDepartures)] {
 		if p != nil {
-			(*t)[placeKey{p.Model, p.Change}] = p
+			(*t)[departureKey{p.Model, p.Change}] = p
 		}
 	}
 	return nil
 }
 
-func (t *places) add(r *Request) {
+func (t *departures) add(r *Request) {
 	if tokens := r.Uncached[account.Changed]; r.Changed != nil && tokens > 0 {
-		p := Place{Model: r.Model, Change: r.Changed.Place(), Tokens: tokens, Requests: 1, Advice: r.Changed.Advice(), Example: r.ID}
+		p := Departure{Model: r.Model, Change: r.Changed.General(), Tokens: tokens, Requests: 1, Advice: r.Changed.Advice(), Example: r.ID}
 		if r.Rate > 0 {
 			p.Seconds = float64(tokens) / r.Rate
 		}
@@ -79,34 +79,34 @@ func (t *places) add(r *Request) {
 	}
 }
 
-// put adds a place. If there are too many, the cheapest goes.
-func (t *places) put(p *Place) {
-	key := placeKey{p.Model, p.Change}
+// put adds a departure. If there are too many, the cheapest goes.
+func (t *departures) put(p *Departure) {
+	key := departureKey{p.Model, p.Change}
 	if one := (*t)[key]; one != nil {
 		one.also(p)
 		one.Example = p.Example
 		return
 	}
 	if *t == nil {
-		*t = places{}
+		*t = departures{}
 	}
-	if len(*t) >= maxPlaces {
+	if len(*t) >= maxDepartures {
 		list := t.sorted()
-		delete(*t, placeKey{list[maxPlaces-1].Model, list[maxPlaces-1].Change})
+		delete(*t, departureKey{list[maxDepartures-1].Model, list[maxDepartures-1].Change})
 	}
 	own := *p
 	(*t)[key] = &own
 }
 
-// also adds what another one of the place cost.
-func (p *Place) also(o *Place) {
+// also adds what another one like it cost.
+func (p *Departure) also(o *Departure) {
 	p.Tokens, p.Requests, p.Seconds = p.Tokens+o.Tokens, p.Requests+o.Requests, p.Seconds+o.Seconds
 }
 
 // merge adds others, and keeps as many as a period has: the dearest.
-func (t *places) merge(o places) {
+func (t *departures) merge(o departures) {
 	if *t == nil {
-		*t = places{}
+		*t = departures{}
 	}
 	for key, p := range o {
 		if one := (*t)[key]; one != nil {
@@ -116,19 +116,19 @@ func (t *places) merge(o places) {
 			(*t)[key] = &own
 		}
 	}
-	if len(*t) > maxPlaces {
-		for _, p := range t.sorted()[maxPlaces:] {
-			delete(*t, placeKey{p.Model, p.Change})
+	if len(*t) > maxDepartures {
+		for _, p := range t.sorted()[maxDepartures:] {
+			delete(*t, departureKey{p.Model, p.Change})
 		}
 	}
 }
 
-// sorted returns the places, the dearest first.
-func (t places) sorted() (list []Place) {
+// sorted returns the departures, the dearest first.
+func (t departures) sorted() (list []Departure) {
 	for _, p := range t {
 		list = append(list, *p)
 	}
-	slices.SortFunc(list, func(a, b Place) int {
+	slices.SortFunc(list, func(a, b Departure) int {
 		return cmp.Or(cmp.Compare(b.Tokens, a.Tokens), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Part, b.Part), cmp.Compare(a.Token, b.Token),
 			cmp.Compare(a.Kind, b.Kind))
 	})
@@ -136,7 +136,7 @@ func (t places) sorted() (list []Place) {
 }
 
 // dearest returns those that cost most.
-func (t places) dearest() []Place {
+func (t departures) dearest() []Departure {
 	list := t.sorted()
-	return list[:min(len(list), shownPlaces)]
+	return list[:min(len(list), shownDepartures)]
 }
