@@ -16,14 +16,14 @@ type clientText struct {
 	text  strings.Builder
 	left  int // bytes that it may have
 	parts []changes.Part
-	media []changes.Medium
+	media []changes.Span
 	key   func(link string) uint64
 	path  *learned.Path  // that names the media, in the same order
 	sizes []placedMedium // about how many tokens they have
 }
 
 // clientText returns the request's texts and media, in the order in which templates mostly write them; nil: they are too long.
-func (r *reading) clientText(l *lookup, key func(link string) uint64, most int) *changes.Prompt {
+func (r *reading) clientText(l *lookup, key func(link string) uint64, most int) *changes.Input {
 	c := clientText{s: &r.body, left: most, key: key, path: l.recalled.path, sizes: l.images}
 	fields, messages := r.req.Fields, r.req.Messages
 	for _, name := range []string{"instructions", "system"} {
@@ -50,7 +50,7 @@ func (r *reading) clientText(l *lookup, key func(link string) uint64, most int) 
 	if c.left < 0 {
 		return nil
 	}
-	return &changes.Prompt{Text: c.text.String(), Parts: c.parts, Media: c.media}
+	return &changes.Input{Text: c.text.String(), Parts: c.parts, Media: c.media}
 }
 
 // add copies a text.
@@ -131,7 +131,7 @@ func (c *clientText) medium(p *body.Part) {
 		return
 	}
 	step := &c.path.Steps[c.path.Media[i].Step]
-	md := changes.Medium{Offset: c.text.Len(), Length: 1, Key: c.path.Media[i].ID}
+	md := changes.Span{Offset: c.text.Len(), Length: 1, Key: c.path.Media[i].ID}
 	if i < len(c.sizes) {
 		md.Length = min(max(1, c.sizes[i].Tokens), mostWordsOfMedium)
 	}

@@ -16,10 +16,10 @@ import (
 
 // comparison is a prompt that is to be compared, of which nothing is remembered from one token to another.
 type comparison struct {
-	prompt   *changes.Prompt // nil: it is compared, or not to be
+	prompt   *changes.Input // nil: it is compared, or not to be
 	from, to int
-	all      bool            // all of it is to be remembered
-	words    *changes.Prompt // as its client wrote it, compared once its tokens are known; nil: rules read it to its end
+	all      bool           // all of it is to be remembered
+	words    *changes.Input // as its client wrote it, compared once its tokens are known; nil: rules read it to its end
 	bytes    int64
 }
 
@@ -84,7 +84,7 @@ func (r *booker) prepareComparison(b *bookingRecord, a *lookedUp, from, to int) 
 		r.opt.NoRoom("comparisons")
 		return
 	}
-	with := changes.Prompt{Key: p.BlockKey(), Class: a.kind, Space: a.space, Client: b.client}
+	with := changes.Input{Key: p.BlockKey(), Class: a.kind, Space: a.space, Client: b.client}
 	if w := a.words; w != nil {
 		w.Key, w.Class, w.Space, w.Client = r.opt.Secret.Key(), ^with.Class, ^with.Space, with.Client
 	}
@@ -97,7 +97,7 @@ func (r *booker) prepareComparison(b *bookingRecord, a *lookedUp, from, to int) 
 				if md.Fetched {
 					form.URL = md.Alias
 				}
-				with.Media = append(with.Media, changes.Medium{Offset: md.Offset, Length: md.Length, Key: md.Key, Form: form})
+				with.Media = append(with.Media, changes.Span{Offset: md.Offset, Length: md.Length, Key: md.Key, Form: form})
 			}
 		}
 		c.prompt = &with

@@ -119,9 +119,9 @@ type lookedUp struct {
 	unit                            int // blocks that the lower tiers return at once
 	prompt                          *engine.Prompt
 	locals, chain                   []uint64
-	parts                           []changes.Part  // of the prompt's text, if it may be compared; with it
-	words                           *changes.Prompt // as its client wrote it, if rules do not read it to its end; with it
-	kind, space                     uint64          // changes.Prompt's Class and Space
+	parts                           []changes.Part // of the prompt's text, if it may be compared; with it
+	words                           *changes.Input // as its client wrote it, if rules do not read it to its end; with it
+	kind, space                     uint64         // changes.Input's Class and Space
 	images                          []placedMedium
 	multiplePrompts, mayBypassCache bool // there are several prompts; the engine may not read its cache
 	unread                          bool

@@ -1,6 +1,6 @@
 // Package changes finds where a prompt departs from an earlier one that goes on like it, such as behind another time of day:
 //
-//	Prompt ─ tokens as an engine reads it or, where no rule does, its words (words.go)
+//	Input ─ tokens as an engine reads it or, where no rule does, its words (words.go)
 //	       ─ chunks, by their content (chunks.go) ─▶ runs of tokens that were seen behind another beginning
 //	       ─ parts and the first token that differs (locate.go) ─▶ an account.Change: where, and what
 //
@@ -17,14 +17,14 @@ import (
 	"github.com/sightline-router/sightline/router/account"
 )
 
-// Prompt is a prompt as a decision knew it.
-type Prompt struct {
+// Input is a prompt as a decision knew it.
+type Input struct {
 	Key    *block.Key
 	Class  uint64 // of the workers that read it so
 	Space  uint64 // of the prompts that it is compared with: their class, adapter, salt and tenant
 	Client fair.Client
 	IDs    []uint32
-	Media  []Medium // by offset
+	Media  []Span   // by offset
 	Text   string   // that became IDs, without media's tokens; "": the client sent ids
 	Parts  []Part   // of Text, by At
 	Chain  []uint64 // hashes of its blocks of Size tokens
@@ -34,8 +34,8 @@ type Prompt struct {
 	offsets []int32 // where its words begin in Text; nil: IDs are tokens
 }
 
-// Medium is an image or another medium: Length tokens from Offset on.
-type Medium struct {
+// Span is an image or another medium: Length tokens from Offset on.
+type Span struct {
 	Offset, Length int
 	Key            uint64
 	Form           Form
@@ -101,7 +101,7 @@ func NewMemory() *Memory {
 // Compare returns which of a prompt's tokens from one to another, of which no worker knows, earlier prompts had, and where the prompt
 // departs from them; nil: none had any behind another beginning. Then it remembers the prompt from there on, or all of it. The cost is
 // linear in the tokens and bytes.
-func (m *Memory) Compare(p *Prompt, from, to int, all bool) (runs []Run, change *account.Change) {
+func (m *Memory) Compare(p *Input, from, to int, all bool) (runs []Run, change *account.Change) {
 	p.IDs = p.IDs[:min(len(p.IDs), from+longest)]
 	to = min(to, len(p.IDs))
 	if from >= to && !all {

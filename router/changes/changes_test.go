@@ -14,9 +14,9 @@ import (
 )
 
 // prompt is one whose tokens are numbers and whose text is not known; space tells tenants apart.
-func prompt(space uint64, ids []uint32) *Prompt {
+func prompt(space uint64, ids []uint32) *Input {
 	key := block.Fixed()
-	p := &Prompt{Key: key, Class: 1, Space: space, Client: fair.Client(space), IDs: ids, Size: 16,
+	p := &Input{Key: key, Class: 1, Space: space, Client: fair.Client(space), IDs: ids, Size: 16,
 		Decode: func([]uint32) string { return "" }}
 	p.Chain = key.Chain(nil, key.Locals(nil, ids, block.Form{Size: 16}, nil, block.Root{First: space}))
 	return p
@@ -146,7 +146,7 @@ func TestAnything(t *testing.T) {
 		}
 		p := prompt(r.Uint64N(3), list)
 		for at := 0; at < len(list) && r.IntN(3) > 0; {
-			md := Medium{Offset: at + r.IntN(300), Length: r.IntN(300), Key: r.Uint64N(5)}
+			md := Span{Offset: at + r.IntN(300), Length: r.IntN(300), Key: r.Uint64N(5)}
 			p.Media = append(p.Media, md)
 			at = md.Offset + md.Length
 		}
@@ -247,7 +247,7 @@ func TestFull(t *testing.T) {
 // BenchmarkCompare is of a prompt that is wholly new.
 func BenchmarkCompare(b *testing.B) {
 	m, n := NewMemory(), uint64(0)
-	lists := make([]*Prompt, 64)
+	lists := make([]*Input, 64)
 	for i := range lists {
 		lists[i] = prompt(1, ids(uint64(i), 8000))
 	}

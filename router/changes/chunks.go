@@ -21,7 +21,7 @@ const (
 )
 
 // chunks returns the chunks from a token on, to the end of the prompt; the first may begin before it.
-func (p *Prompt) chunks(from int) []chunk {
+func (p *Input) chunks(from int) []chunk {
 	at, media := max(0, from-lead), p.Media
 	for len(media) > 0 && media[0].Offset+media[0].Length <= at {
 		media = media[1:]
@@ -59,7 +59,7 @@ func (p *Prompt) chunks(from int) []chunk {
 }
 
 // boundary returns where a chunk ends that begins at a token.
-func (p *Prompt) boundary(at, end int) int {
+func (p *Input) boundary(at, end int) int {
 	const odd1, odd2, odd3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
 	end = min(end, at+mostChunk)
 	for i := at + leastChunk; i <= end; i++ {
@@ -72,13 +72,13 @@ func (p *Prompt) boundary(at, end int) int {
 }
 
 // before returns a hash of all tokens before one.
-func (p *Prompt) before(at int) uint32 {
+func (p *Input) before(at int) uint32 {
 	blocks, after := p.blocksBefore(at)
 	return uint32(p.Key.Bytes(bytesOf(p.IDs[blocks*p.Size:at]), after))
 }
 
 // blocksBefore returns how many whole blocks there are before a token, and the hash of them all.
-func (p *Prompt) blocksBefore(at int) (n int, hash uint64) {
+func (p *Input) blocksBefore(at int) (n int, hash uint64) {
 	n = min(at/p.Size, len(p.Chain))
 	if n == 0 {
 		return 0, p.Space
@@ -95,7 +95,7 @@ func bytesOf(ids []uint32) []byte {
 
 // salted returns how many of the prompt's first tokens were another's, under another salt or adapter or for another tenant, as last seen.
 // It remembers them as this one's.
-func (m *Memory) salted(p *Prompt) (end int) {
+func (m *Memory) salted(p *Input) (end int) {
 	const step = 256
 	hash, space, media := p.Class, uint32(p.Space), p.Media
 	for at := 0; at+step <= len(p.IDs); at += step {

@@ -19,7 +19,7 @@ type image struct {
 
 // formOf returns the kind of a change from the image that stood last in the place of one; "": it is not known. An image is not decoded:
 // the same picture in other bytes and another picture of that size are one kind.
-func (m *Memory) formOf(p *Prompt, i int) string {
+func (m *Memory) formOf(p *Input, i int) string {
 	now := &p.Media[i].Form
 	was := m.images.Find(p.imageAt(i))
 	if was == nil {
@@ -43,13 +43,13 @@ func (m *Memory) formOf(p *Prompt, i int) string {
 }
 
 // imageAt returns the hash of all that stands before an image.
-func (p *Prompt) imageAt(i int) uint64 {
+func (p *Input) imageAt(i int) uint64 {
 	hash, _ := p.stretch(p.Media[i].Offset)
 	return hash ^ 0x9AE16A3B2F90404F
 }
 
 // rememberImages remembers the images behind a token.
-func (m *Memory) rememberImages(p *Prompt, from int) {
+func (m *Memory) rememberImages(p *Input, from int) {
 	for i := range p.Media {
 		if f := &p.Media[i].Form; *f != (Form{}) && p.Media[i].Offset >= from && p.Media[i].Offset < len(p.IDs) {
 			one := image{url: f.URL, pixels: uint32(min(f.Pixels, 1<<32-1)), width: uint32(f.Width)}

@@ -24,7 +24,7 @@ type stretch struct {
 const groupSize = 32
 
 // rememberGroups remembers what follows where, from a token on.
-func (m *Memory) rememberGroups(p *Prompt, from int) {
+func (m *Memory) rememberGroups(p *Input, from int) {
 	for at := from / groupSize * groupSize; at < len(p.IDs); {
 		hash, end := p.stretch(at)
 		one := p.read(at, end)
@@ -53,7 +53,7 @@ func (m *Memory) rememberGroups(p *Prompt, from int) {
 }
 
 // firstDifferent returns the first token from one on that no earlier prompt had there; -1: not known.
-func (m *Memory) firstDifferent(p *Prompt, from int) int {
+func (m *Memory) firstDifferent(p *Input, from int) int {
 	for at := from / groupSize * groupSize; at < len(p.IDs); {
 		hash, end := p.stretch(at)
 		one := p.read(at, end)
@@ -75,7 +75,7 @@ func (m *Memory) firstDifferent(p *Prompt, from int) int {
 }
 
 // stretch returns the hash of all tokens before a stretch that begins at one, and where it ends.
-func (p *Prompt) stretch(at int) (hash uint64, end int) {
+func (p *Input) stretch(at int) (hash uint64, end int) {
 	blocks, hash := p.blocksBefore(at)
 	mixed := hash ^ p.Space*0xC2B2AE3D27D4EB4F // tenants may have the same blocks
 	if at > blocks*p.Size {
@@ -85,7 +85,7 @@ func (p *Prompt) stretch(at int) (hash uint64, end int) {
 }
 
 // read returns a stretch.
-func (p *Prompt) read(from, to int) (g stretch) {
+func (p *Input) read(from, to int) (g stretch) {
 	g.count = uint8(to - from)
 	for i := from; i < to; i++ {
 		h := (p.IDs[i] ^ uint32(p.Key.ID)) * 0x9E3779B1
@@ -113,10 +113,10 @@ func (g *stretch) common(o *stretch) (n int) {
 
 // locate returns where a prompt departs from the earlier one whose tokens, from seen on, it has: at a token behind from, or before it, if
 // other prompts have departed there already. at is the index of the segment; -1: it is in none.
-func (m *Memory) locate(p *Prompt, list []segment, from, seen int) (c *account.Change, at int) {
+func (m *Memory) locate(p *Input, list []segment, from, seen int) (c *account.Change, at int) {
 	token := m.firstDifferent(p, from)
 	c = &account.Change{Part: "the prompt", Token: token}
-	image := slices.IndexFunc(p.Media, func(md Medium) bool { return token >= md.Offset && token < md.Offset+md.Length })
+	image := slices.IndexFunc(p.Media, func(md Span) bool { return token >= md.Offset && token < md.Offset+md.Length })
 	if len(list) == 0 {
 		return c, -1
 	}
@@ -199,7 +199,7 @@ var kinds = [...]string{"", "a date", "a time of day", "a number", "a uuid", "an
 
 // kindOf returns how a segment differs from what an earlier prompt had in its place, from a byte of the text on (-1: not known). short:
 // soon behind it both are the same again.
-func (m *Memory) kindOf(p *Prompt, list []segment, at int, was *node, offset, width int, short bool) string {
+func (m *Memory) kindOf(p *Input, list []segment, at int, was *node, offset, width int, short bool) string {
 	s := &list[at]
 	now := s.node()
 	if was != nil && was.parent == s.before {
@@ -283,7 +283,7 @@ func written(text string, offset, width int) string {
 
 // textOffset returns where a token begins in the prompt's text: behind the text of the tokens before it, wherever that is; of several
 // places the one nearest to where the token should be.
-func (p *Prompt) textOffset(token int) (offset int, ok bool) {
+func (p *Input) textOffset(token int) (offset int, ok bool) {
 	if p.offsets != nil {
 		if token < len(p.offsets) {
 			return int(p.offsets[token]), true

@@ -75,7 +75,7 @@ func (s *segment) node() *node {
 const leastAlone = 24 // bytes
 
 // segments returns the parts that are in the prompt's text, the template's beginning first.
-func (p *Prompt) segments() []segment {
+func (p *Input) segments() []segment {
 	list, hash := make([]segment, 0, len(p.Parts)+1), p.Space^1
 	end := 0
 	add := func(part Part) {
@@ -121,7 +121,7 @@ type node struct {
 func follower(before uint64) uint64 { return before ^ 0x5BD1E9955BD1E995 }
 
 // rememberNodes remembers segments, and where and how one of them differs from others.
-func (m *Memory) rememberNodes(p *Prompt, list []segment) {
+func (m *Memory) rememberNodes(p *Input, list []segment) {
 	for i := range list {
 		s := &list[i]
 		if s.read == nil && m.nodes.Find(s.hash) == nil {

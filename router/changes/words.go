@@ -3,7 +3,7 @@ package changes
 // ReadWords fills in IDs, Chain and Size of a prompt that no rule reads to its end, from its Text and Parts as the client wrote them: words
 // and punctuation take the place of tokens, and a medium is Length of them. Media have the byte of the text as Offset before, and the word
 // after it. The cost is linear in the text.
-func (p *Prompt) ReadWords() {
+func (p *Input) ReadWords() {
 	p.IDs, p.offsets = make([]uint32, 0, len(p.Text)/5+8), make([]int32, 0, len(p.Text)/5+8)
 	at := 0
 	for i := range p.Media {
@@ -30,7 +30,7 @@ const (
 )
 
 // readWords appends the words of a part of the text: a space begins the word behind it, and a character beyond ASCII is one alone.
-func (p *Prompt) readWords(from, to int) {
+func (p *Input) readWords(from, to int) {
 	const prime, odd = 16777619, 2166136261
 	for at := from; at < to; {
 		begin, word := at, uint32(odd)
@@ -63,7 +63,7 @@ func (p *Prompt) readWords(from, to int) {
 
 // Tokens returns about how many tokens of a prompt of so many stand before a word: a medium has its Length, if all fit, and each word
 // as many as another.
-func (p *Prompt) Tokens(all, words, word int) int {
+func (p *Input) Tokens(all, words, word int) int {
 	media, before := 0, 0
 	for _, md := range p.Media {
 		media += md.Length
@@ -76,7 +76,7 @@ func (p *Prompt) Tokens(all, words, word int) int {
 }
 
 // width returns how many bytes of the text a token is.
-func (p *Prompt) width(token int) int {
+func (p *Input) width(token int) int {
 	switch {
 	case p.offsets == nil:
 		return len(p.Decode(p.IDs[token : token+1]))
