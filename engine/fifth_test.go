@@ -37,7 +37,7 @@ func fifth(string) rules.Rules {
 				if p.Type == "text" {
 					it.Text, err = r.String(p.Fields["text"], "text part without valid text")
 				} else {
-					it.Medium, err = prompt.OpenAIMedium(p)
+					it.Medium, err = prompt.OpenAIMediaPart(p)
 				}
 				return it, true, err
 			},

@@ -235,7 +235,7 @@ func (l MediumTexts) At(pieces [][]byte) (t *MediumText, n int) {
 func addressOf(piece []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(piece))) }
 
 // textOf returns where a medium is in the body, whose identity is known.
-func (q *mediaReader) textOf(in *prompt.Medium, id mmhash.ContentID) (t MediumText) {
+func (q *mediaReader) textOf(in *prompt.MediaPart, id mmhash.ContentID) (t MediumText) {
 	pieces := q.body.Raw(in.Source)
 	if len(pieces) == 0 || len(pieces[0]) == 0 {
 		return t

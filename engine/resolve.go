@@ -51,7 +51,7 @@ type mediaReader struct {
 
 // resolve finds the size, identity and name of each medium in list. A medium that cannot be known now ends the exact part of the
 // prompt, and why is the reason. The error is a *Refused.
-func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found []Medium, why string, err error) {
+func (q *mediaReader) resolve(ctx context.Context, list []prompt.MediaPart) (found []Medium, why string, err error) {
 	if len(list) == 0 {
 		return nil, "", nil
 	}
@@ -100,7 +100,7 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 }
 
 // readGuarded reads one medium unless the request's time is over. A panic costs only that medium.
-func (q *mediaReader) readGuarded(ctx context.Context, in *prompt.Medium) (md Medium, why string, err error) {
+func (q *mediaReader) readGuarded(ctx context.Context, in *prompt.MediaPart) (md Medium, why string, err error) {
 	if q.draft.Over() {
 		return Medium{Modality: in.Modality}, inexactTime, nil
 	}
@@ -112,7 +112,7 @@ func (q *mediaReader) readGuarded(ctx context.Context, in *prompt.Medium) (md Me
 }
 
 // read resolves one medium. If it cannot be known, why is the reason.
-func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, why string, err error) {
+func (q *mediaReader) read(ctx context.Context, in *prompt.MediaPart) (md Medium, why string, err error) {
 	m := rules.Naming{Item: q.options, Client: q.client, In: in, Body: q.body, Scheme: schemeOf(in.Raw(q.body)), Inline: q.Media.DecodeInline}
 	md.Modality = in.Modality
 	if in.Modality != "image" {

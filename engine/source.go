@@ -19,7 +19,7 @@ import (
 // A medium's bytes are in the body, behind a URL, or in a local file.
 
 // isRemote reports whether an image's bytes are fetched or read from a file. Media of other kinds are not read.
-func (q *mediaReader) isRemote(in *prompt.Medium) bool {
+func (q *mediaReader) isRemote(in *prompt.MediaPart) bool {
 	scheme := schemeOf(in.Raw(q.body))
 	return in.Modality == "image" && (scheme == "http" && q.Media.fetch != nil || scheme == "file" || scheme == "" && q.rules.TakesPaths)
 }

@@ -19,7 +19,7 @@ func stub() Dialect {
 			if p.Type == "text" {
 				it.Text, err = r.String(p.Fields["text"], "text part without valid text")
 			} else {
-				it.Medium, err = OpenAIMedium(p)
+				it.Medium, err = OpenAIMediaPart(p)
 			}
 			return it, true, err
 		},

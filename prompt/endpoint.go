@@ -46,7 +46,7 @@ func (d *Draft) Over() bool {
 type DraftPrompt struct {
 	Text       string
 	IDs        []uint32 // if the client sent ids
-	Media      []Medium
+	Media      []MediaPart
 	addSpecial bool
 	tail       string // tokenized alone and appended
 	before     string // of a family without a vision rule: the beginning of Text that certainly comes before the first medium

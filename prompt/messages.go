@@ -200,8 +200,8 @@ func reasoningFields(text string) []Field {
 }
 
 // imageSource returns the medium of Anthropic's base64 or url source.
-func (r *Reader) imageSource(source, part gjson.Result) *Medium {
-	md := &Medium{Modality: "image", Part: part}
+func (r *Reader) imageSource(source, part gjson.Result) *MediaPart {
+	md := &MediaPart{Modality: "image", Part: part}
 	if kind, _ := r.Body.String(body.Last(source, "type")); kind == "url" {
 		md.Source = body.Last(source, "url")
 		return md

@@ -17,7 +17,7 @@ func (m *Renderer) converseMistral(req *body.Request, messages []body.Message, s
 		return Refuse("a template or variables for one, in mistral mode")
 	}
 	r := m.reader(req.Body, nil)
-	media := make(map[*body.Part]*Medium)
+	media := make(map[*body.Part]*MediaPart)
 	for i := range messages {
 		parts := messages[i].Parts
 		for j := range parts {

@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/body"
 )
 
-// Medium is one image, video or audio clip of a request, in prompt order.
-type Medium struct {
+// MediaPart is one image, video or audio clip of a request, in prompt order.
+type MediaPart struct {
 	Modality string       // image, video or audio; "other" for those without a rule of their own
 	Source   gjson.Result // a string: URL, data URL or base64; null if only a uuid is given
 	Prefix   string       // JSON text that turns Source's base64 into a data URL (Anthropic's API); otherwise ""
@@ -21,7 +21,7 @@ type Medium struct {
 }
 
 // Raw returns the URL or base64 as JSON text without its quotes, in pieces; base64 is not copied.
-func (md *Medium) Raw(body *body.Skeleton) [][]byte {
+func (md *MediaPart) Raw(body *body.Skeleton) [][]byte {
 	if md.Prefix == "" {
 		return body.Raw(md.Source)
 	}
@@ -33,7 +33,7 @@ func (md *Medium) Raw(body *body.Skeleton) [][]byte {
 }
 
 // kind returns what templates call the medium: embeddings count as the modality that they embed.
-func (md *Medium) kind() string { return strings.TrimSuffix(md.Modality, "_embeds") }
+func (md *MediaPart) kind() string { return strings.TrimSuffix(md.Modality, "_embeds") }
 
 // MediaForm returns the modality of a part's type, and the key of its object that holds the source; ok is false for other types.
 func MediaForm(kind string) (modality, inner string, ok bool) {
@@ -50,8 +50,8 @@ func MediaForm(kind string) (modality, inner string, ok bool) {
 	return "", "", false
 }
 
-// OpenAIMedium reads a part that holds a medium in one of OpenAI's forms.
-func OpenAIMedium(p *body.Part) (*Medium, error) {
+// OpenAIMediaPart reads a part that holds a medium in one of OpenAI's forms.
+func OpenAIMediaPart(p *body.Part) (*MediaPart, error) {
 	modality, inner, ok := MediaForm(p.Type)
 	if !ok {
 		return nil, Refuse("content part of an unknown type")
@@ -60,7 +60,7 @@ func OpenAIMedium(p *body.Part) (*Medium, error) {
 	if v.Type != gjson.String {
 		return nil, Refuse("media part without a URL")
 	}
-	return &Medium{Modality: modality, Source: v, Part: p.Raw}, nil
+	return &MediaPart{Modality: modality, Source: v, Part: p.Raw}, nil
 }
 
 // OwnTemplateBytes bounds the strings and lists that a request's own chat_template may make.

@@ -213,7 +213,8 @@ func (r *Reader) inputParts(parts []body.Part) ([]Item, error) {
 			if text, ok := r.Body.String(p.Fields["detail"]); ok {
 				detail = text
 			}
-			out = append(out, Item{Medium: &Medium{Modality: "image", Source: v, Part: p.Raw}, Extras: []Field{{"detail", template.String(detail)}}})
+			md := &MediaPart{Modality: "image", Source: v, Part: p.Raw}
+			out = append(out, Item{Medium: md, Extras: []Field{{"detail", template.String(detail)}}})
 		default:
 			return nil, ErrPart
 		}

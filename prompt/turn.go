@@ -26,7 +26,7 @@ type Turn struct {
 // Item is one text or one medium of a turn.
 type Item struct {
 	Text   string
-	Medium *Medium        // nil: a text
+	Medium *MediaPart     // nil: a text
 	Part   template.Value // if neither: passed to the template as it is
 	Extras []Field        // other fields of the part that a template reads
 	Kept   bool           // a text of a type that keeps a coding client's attribution line
@@ -63,7 +63,7 @@ type Reader struct {
 
 	m     *Renderer
 	t     *chatTemplate // nil if none is rendered
-	media []Medium
+	media []MediaPart
 	count map[string]int   // of media, by modality
 	tally body.PartCounter // of parts in lists that are not a message's content
 }
@@ -91,7 +91,7 @@ func (r *Reader) Placeholder(modality string, k int) (string, bool) {
 }
 
 // Take records a medium, in prompt order, and returns its number within its modality, from 1.
-func (r *Reader) Take(md *Medium) int {
+func (r *Reader) Take(md *MediaPart) int {
 	if r.count == nil {
 		r.count = make(map[string]int, 1)
 	}

@@ -19,7 +19,7 @@ func TestMediaNames(t *testing.T) {
 	if err := skeleton.Scan([][]byte{[]byte(`{"u":"` + url + `"}`)}); err != nil {
 		t.Fatal(err)
 	}
-	in := &prompt.Medium{Source: gjson.Get(skeleton.JSON(), "u")}
+	in := &prompt.MediaPart{Source: gjson.Get(skeleton.JSON(), "u")}
 	marked := UUID(mmhash.ContentID{0x12, 0x34})
 	if marked != "1234000000000000"+uuidMark {
 		t.Fatalf("uuid %q, want %q", marked, "1234000000000000"+uuidMark)

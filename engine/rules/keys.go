@@ -57,7 +57,7 @@ type Naming struct {
 	ID     mmhash.ContentID
 	Pixels int64
 	Source media.Source // its bytes; may be empty, and then only a cached name can be found
-	In     *prompt.Medium
+	In     *prompt.MediaPart
 	Body   *body.Skeleton // the body that In belongs to
 	Scheme string         // of its URL: data, http, file, or ""
 	Edited bool           // the worker gets it under a URL of ours

@@ -26,7 +26,7 @@ func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 		name, err := r.String(p.Fields["name"], "tool_reference without a name")
 		return prompt.Item{Part: prompt.ToolReference(name)}, true, err
 	default:
-		it.Medium, err = prompt.OpenAIMedium(p)
+		it.Medium, err = prompt.OpenAIMediaPart(p)
 	}
 	return it, true, err
 }

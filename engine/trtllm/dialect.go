@@ -43,9 +43,9 @@ func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 	case p.Type == "text":
 		it.Text, err = r.String(p.Fields["text"], "text part without valid text")
 	case p.Type == "image_embeds":
-		it.Medium = &prompt.Medium{Modality: "image_embeds", Source: body.Last(p.Fields[p.Type], "data"), Part: p.Raw}
+		it.Medium = &prompt.MediaPart{Modality: "image_embeds", Source: body.Last(p.Fields[p.Type], "data"), Part: p.Raw}
 	default:
-		it.Medium, err = prompt.OpenAIMedium(p)
+		it.Medium, err = prompt.OpenAIMediaPart(p)
 	}
 	return it, true, err
 }

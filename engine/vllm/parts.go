@@ -110,7 +110,7 @@ func extras(r *prompt.Reader, p *body.Part) (list []prompt.Field, err error) {
 }
 
 // medium reads a part that is not text: by its type, or by its first media key if it has a uuid or no type.
-func medium(r *prompt.Reader, p *body.Part, uuid gjson.Result) (*prompt.Medium, error) {
+func medium(r *prompt.Reader, p *body.Part, uuid gjson.Result) (*prompt.MediaPart, error) {
 	key, marked := p.Type, uuid.Type != gjson.Null
 	if marked || key == "" && !body.Last(p.Raw, "type").Exists() {
 		key = ""
@@ -152,8 +152,8 @@ func medium(r *prompt.Reader, p *body.Part, uuid gjson.Result) (*prompt.Medium, 
 }
 
 // named returns a part's medium with the client's uuid, if it has one.
-func named(r *prompt.Reader, p *body.Part, modality string, source, uuid gjson.Result) *prompt.Medium {
-	md := &prompt.Medium{Modality: modality, Source: source, HasUUID: uuid.Type != gjson.Null, Part: p.Raw}
+func named(r *prompt.Reader, p *body.Part, modality string, source, uuid gjson.Result) *prompt.MediaPart {
+	md := &prompt.MediaPart{Modality: modality, Source: source, HasUUID: uuid.Type != gjson.Null, Part: p.Raw}
 	if md.HasUUID {
 		if text, ok := r.Body.String(uuid); ok {
 			md.UUID = text
