@@ -35,7 +35,7 @@ import (
 // Options say which workers to ask and where to write.
 type Options struct {
 	Workers  []string            // host:port of each; with Dynamo, of its front ends
-	Groups   []Group             // of pods
+	Groups   []Pods              // of pods
 	Dynamo   string              // the discovery folder of an NVIDIA Dynamo deployment
 	Scope    string              // its namespace, if the folder has several
 	ModelDir []string            // DIR, or NAME=DIR for several models
@@ -49,9 +49,9 @@ type Options struct {
 	Listen, Admin string
 }
 
-// Group is the pods behind the EndpointSlices that a label selector selects. Empty fields mean the values of the pod that this runs
+// Pods are those behind the EndpointSlices that a label selector selects. Empty fields mean the values of the pod that this runs
 // in.
-type Group struct{ API, Namespace, Selector, Port string }
+type Pods struct{ API, Namespace, Selector, Port string }
 
 // askTime bounds one request to a worker, answerTime the canary's.
 const (
@@ -104,7 +104,7 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	if err != nil {
 		return err
 	}
-	d.models, err = group(workers)
+	d.models, err = modelsOf(workers)
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (o *Options) absolute() (err error) {
 // worker is a worker that answered.
 type worker struct {
 	rules.Facts
-	group  *Group      // nil: given by its address
+	group  *Pods       // nil: given by its address
 	behind *deployment // of Dynamo: stands for all its workers
 }
 
@@ -314,7 +314,7 @@ func flagFor(err error) (hint string, lasting bool) {
 const kubectlProxy = "http://127.0.0.1:8001"
 
 // pods lists a group's pods.
-func (g *Group) pods(ctx context.Context) ([]discover.Endpoint, error) {
+func (g *Pods) pods(ctx context.Context) ([]discover.Endpoint, error) {
 	if os.Getenv("KUBERNETES_SERVICE_HOST") == "" && g.API == "" { // outside of a pod
 		g.API = kubectlProxy
 	}

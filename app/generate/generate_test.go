@@ -341,8 +341,8 @@ func TestPods(t *testing.T) {
 	w := start(t, sim.Config{Engine: sim.SGLang, Version: "0.5.20", Model: "m"})
 	at := netip.MustParseAddrPort(w.Addr())
 	api.Put("vllm-1", "vllm", int(at.Port()), fakekube.Pod{Name: "a", IP: "127.0.0.1", Ready: true}, fakekube.Pod{Name: "b", IP: "127.0.0.2"})
-	group := Group{API: proxy.URL, Namespace: "models", Selector: "kubernetes.io/service-name=vllm"}
-	text, _, err := run(t, Options{Groups: []Group{group}, ModelDir: []string{modelDir}})
+	group := Pods{API: proxy.URL, Namespace: "models", Selector: "kubernetes.io/service-name=vllm"}
+	text, _, err := run(t, Options{Groups: []Pods{group}, ModelDir: []string{modelDir}})
 	dir, _ := filepath.Abs(modelDir)
 	port := func(endpoint string) string { return endpoint[strings.LastIndexByte(endpoint, ':'):] }
 	want := `models:
@@ -487,8 +487,8 @@ func TestRefusals(t *testing.T) {
 		"a URL":         {Options{Out: empty, Workers: []string{"http://127.0.0.1:80"}}, "want host:port", nil},
 		"unreachable":   {Options{Out: empty, ModelDir: []string{modelDir}}, gone.Addr(), []*sim.Worker{w, gone}},
 		"nobody":        {Options{Out: empty}, "0 workers", nil},
-		"not in a pod":  {Options{Out: empty, Groups: []Group{{Selector: "app=x"}}}, "kubectl proxy", nil},
-		"no API server": {Options{Out: empty, Groups: []Group{{API: "http://127.0.0.1:1", Namespace: "n", Selector: "app=x"}}}, "refused", nil},
+		"not in a pod":  {Options{Out: empty, Groups: []Pods{{Selector: "app=x"}}}, "kubectl proxy", nil},
+		"no API server": {Options{Out: empty, Groups: []Pods{{API: "http://127.0.0.1:1", Namespace: "n", Selector: "app=x"}}}, "refused", nil},
 	} {
 		c.o.Getenv = func(string) string { return "" }
 		for _, one := range c.w {

@@ -27,7 +27,7 @@ func Ask(ctx context.Context, o Options, say io.Writer) (cfg config.Config, text
 		err = d.askAll(ctx, list)
 	}
 	if err == nil {
-		d.models, err = group(list)
+		d.models, err = modelsOf(list)
 	}
 	if err == nil {
 		text = d.yaml()
@@ -158,7 +158,7 @@ func (d *drafter) fit(facts []rules.Facts) (models []config.Model, workers []con
 
 // configure returns the configuration of workers. wrong is about those that were left out of it.
 func (d *drafter) configure(list []*worker) (cfg config.Config, wrong, err error) {
-	d.models, wrong = group(list)
+	d.models, wrong = modelsOf(list)
 	if wrong != nil {
 		d.models, wrong = groupMost(list)
 	}
@@ -218,7 +218,7 @@ func takenAdapters(models []*model) (wrong error) {
 func groupMost(list []*worker) (models []*model, wrong error) {
 	var fit []*worker
 	for _, w := range list {
-		now, err := group(append(fit[:len(fit):len(fit)], w))
+		now, err := modelsOf(append(fit[:len(fit):len(fit)], w))
 		if err != nil {
 			wrong = err
 			continue

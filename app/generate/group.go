@@ -84,9 +84,9 @@ func classKey(keys []key) string {
 	return b.String()
 }
 
-// group groups workers by the model that they serve, and those of one model by how they were started. The class with the most
+// modelsOf groups workers by the model that they serve, and those of one model by how they were started. The class with the most
 // workers supplies the model's own keys.
-func group(workers []*worker) (models []*model, err error) {
+func modelsOf(workers []*worker) (models []*model, err error) {
 	for _, w := range workers {
 		m, err := modelOf(&models, w)
 		if err != nil {
@@ -99,7 +99,7 @@ func group(workers []*worker) (models []*model, err error) {
 		}
 		m.classes[at].workers = append(m.classes[at].workers, w)
 	}
-	of := map[*Group]*class{}
+	of := map[*Pods]*class{}
 	for _, m := range models {
 		for _, c := range m.classes {
 			for _, w := range c.workers {

@@ -95,7 +95,7 @@ func (d *drafter) workers(f *file) {
 	networks := []string{}
 	heads := map[bool]string{false: "workers:\n", true: "kubernetes:\n" + d.server() + "  workers:\n"}
 	for _, pods := range []bool{false, true} {
-		said := map[*Group]bool{}
+		said := map[*Pods]bool{}
 		d.each(func(m *model, c *class, w *worker) {
 			if (w.group != nil) != pods {
 				return

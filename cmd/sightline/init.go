@@ -51,7 +51,7 @@ func (c *initCmd) Run(ctx context.Context) error {
 		Canary: true, Access: secure.Peer{CA: c.CA, APIKeyFile: c.APIKeyFile}}
 	for _, at := range c.Kubernetes {
 		selector, port, _ := strings.Cut(at, ":")
-		o.Groups = append(o.Groups, generate.Group{Namespace: c.Namespace, Selector: selector, Port: port})
+		o.Groups = append(o.Groups, generate.Pods{Namespace: c.Namespace, Selector: selector, Port: port})
 	}
 	if term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd())) {
 		lines := bufio.NewReader(os.Stdin)
