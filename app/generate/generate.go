@@ -318,10 +318,10 @@ func (g *Pods) pods(ctx context.Context) ([]discover.Endpoint, error) {
 	if os.Getenv("KUBERNETES_SERVICE_HOST") == "" && g.API == "" { // outside of a pod
 		g.API = kubectlProxy
 	}
-	place, err := discover.Place{API: g.API, Namespace: g.Namespace}.Complete()
+	cluster, err := discover.Cluster{API: g.API, Namespace: g.Namespace}.Complete()
 	if err != nil {
 		return nil, fmt.Errorf("%w (give --namespace, and run `kubectl proxy`)", err)
 	}
-	k := discover.Kubernetes{Place: place, Selector: g.Selector, Port: g.Port, Log: zap.NewNop()}
+	k := discover.Kubernetes{Cluster: cluster, Selector: g.Selector, Port: g.Port, Log: zap.NewNop()}
 	return k.List(ctx)
 }

@@ -323,32 +323,32 @@ func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err e
 		}
 	}
 	k := &cfg.Kubernetes
-	at := func(key, namespace string) (place discover.Place, err error) {
-		place, err = discover.Place{API: k.API, CAFile: filepath.Join(cfg.Fixed.ServiceAccount, "ca.crt"),
+	at := func(key, namespace string) (c discover.Cluster, err error) {
+		c, err = discover.Cluster{API: k.API, CAFile: filepath.Join(cfg.Fixed.ServiceAccount, "ca.crt"),
 			TokenFile: filepath.Join(cfg.Fixed.ServiceAccount, "token"), Namespace: namespace}.Complete()
 		if err != nil {
 			err = fmt.Errorf("kubernetes.%s: %w (give namespace, and kubernetes.api: kubectl proxy's)", key, err)
 		}
-		return place, err
+		return c, err
 	}
 	for i := range k.Workers {
 		g := &k.Workers[i]
-		place, err := at(fmt.Sprintf("workers[%d]", i), g.Namespace)
+		cluster, err := at(fmt.Sprintf("workers[%d]", i), g.Namespace)
 		if err != nil {
 			return nil, err
 		}
-		f := discover.Kubernetes{Place: place, Selector: g.LabelSelector(), Port: g.Port}
+		f := discover.Kubernetes{Cluster: cluster, Selector: g.LabelSelector(), Port: g.Port}
 		looks := fmt.Sprintf("%+v", f)
 		f.Log = log
 		list = append(list, &runningFinder{key: looks, worker: g.Worker, finder: &f})
 	}
 	if k.Pool != "" {
 		namespace, name := k.InferencePool()
-		place, err := at("pool", namespace)
+		cluster, err := at("pool", namespace)
 		if err != nil {
 			return nil, err
 		}
-		p := discover.Pool{Place: place, Name: name}
+		p := discover.Pool{Cluster: cluster, Name: name}
 		looks := fmt.Sprintf("%+v %t", p, k.DeletionCost)
 		p.Log = log
 		list = append(list, &runningFinder{key: looks, objectives: &p, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})

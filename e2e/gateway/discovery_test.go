@@ -163,7 +163,7 @@ func TestExpiredWatch(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		k := discover.Kubernetes{Place: discover.Place{API: front.URL, Namespace: "llm"},
+		k := discover.Kubernetes{Cluster: discover.Cluster{API: front.URL, Namespace: "llm"},
 			Selector: "kubernetes.io/service-name=vllm", Port: "http",
 			Log: zaptest.NewLogger(t), Retry: 50 * time.Millisecond}
 		k.Follow(ctx, func(list []discover.Endpoint) {

@@ -28,8 +28,8 @@ import (
 // AccountDir is where a pod finds the credentials for its API server.
 const AccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Place is an API server and a namespace there.
-type Place struct {
+// Cluster is an API server and a namespace there.
+type Cluster struct {
 	API       string // such as https://10.96.0.1:443; plain http (kubectl proxy) gets no token
 	CAFile    string // the server's certificate authority
 	TokenFile string // read again for each request: tokens of pods live an hour
@@ -37,7 +37,7 @@ type Place struct {
 }
 
 // Complete fills in what a pod knows by itself.
-func (p Place) Complete() (Place, error) {
+func (p Cluster) Complete() (Cluster, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if p.API == "" && host != "" && port != "" {
 		p.API = "https://" + net.JoinHostPort(host, port)
@@ -53,7 +53,7 @@ func (p Place) Complete() (Place, error) {
 
 // server is an API server, and how it is asked.
 type server struct {
-	Place
+	Cluster
 	log   *zap.Logger
 	retry time.Duration // first wait after a failure; 0: 500 ms
 }

@@ -29,7 +29,7 @@ func (c *costs) set(addr string, cost float64) {
 
 // costed follows the pool "chat" of an API server under a writer's name.
 func (c *costs) costed(api *fakekube.Server, log *zap.Logger, writer string) *Pool {
-	return &Pool{Place: Place{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"}, Name: "chat", Log: log,
+	return &Pool{Cluster: Cluster{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"}, Name: "chat", Log: log,
 		Retry: 5 * time.Millisecond, Costs: &DeletionCosts{Writer: writer, Every: costsAgain,
 			Told: func(why string) { c.Lock(); c.why = why; c.Unlock() },
 			Of: func() func(netip.AddrPort) (float64, bool) {
@@ -152,7 +152,7 @@ func TestDeletionCostsRefused(t *testing.T) {
 	eventually(t, "the refusal again", func() bool { return why() != "" })
 	w.api.AllowPatch(true)
 	eventually(t, "it is over", func() bool { return why() == "" && written(w.api) == "p1=1000" })
-	s := &server{Place: Place{API: w.api.URL, CAFile: w.api.CAFile, TokenFile: w.api.TokenFile}}
+	s := &server{Cluster: Cluster{API: w.api.URL, CAFile: w.api.CAFile, TokenFile: w.api.TokenFile}}
 	for _, gone := range []podPatch{{"p1", []byte(`{"metadata":{"uid":"another","annotations":{"x":"y"}}}`)}, {"p9", []byte(`{}`)}} {
 		if err := s.patchPods(t.Context(), "llm", []podPatch{gone}); err != nil || len(w.api.Patches()) != 1 {
 			t.Errorf("%s: error %v and %d patches, want none more", gone.name, err, len(w.api.Patches())-1)

@@ -104,7 +104,7 @@ func watch(t testing.TB, before func(*fakekube.Server)) *watcher {
 	t.Helper()
 	return follows(t, func(api *fakekube.Server, log *zap.Logger) finder {
 		before(api)
-		return &Kubernetes{Place: Place{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"},
+		return &Kubernetes{Cluster: Cluster{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"},
 			Selector: "kubernetes.io/service-name=vllm", Log: log, Retry: 5 * time.Millisecond}
 	})
 }
@@ -194,7 +194,7 @@ func TestWrongCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ours.Close()
-	k := &Kubernetes{Place: Place{API: ours.URL, CAFile: "testdata/another-ca.crt", TokenFile: ours.TokenFile, Namespace: "llm"},
+	k := &Kubernetes{Cluster: Cluster{API: ours.URL, CAFile: "testdata/another-ca.crt", TokenFile: ours.TokenFile, Namespace: "llm"},
 		Log: zap.NewNop()}
 	err = session(t.Context(), k.server(), k.resource(), func(map[string]*endpointSlice) { t.Error("it was believed") })
 	if err == nil || !strings.Contains(err.Error(), "certificate") {

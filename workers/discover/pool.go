@@ -26,7 +26,7 @@ const PoolGroup = "inference.networking.k8s.io"
 // Each of the pool's targetPorts is an endpoint of each pod, unless the pod's annotation active-ports leaves it out. A pod that is
 // not ready, or is terminating, is reported as an endpoint that is not ready.
 type Pool struct {
-	Place
+	Cluster
 	Name       string
 	Log        *zap.Logger
 	Retry      time.Duration     // as in Kubernetes
@@ -86,7 +86,7 @@ type poolFollower struct {
 // not been created is waited for.
 func (p *Pool) Follow(ctx context.Context, found func([]Endpoint)) {
 	log := p.Log.With(zap.String("pool", p.Name))
-	f := &poolFollower{Pool: p, server: &server{p.Place, log, p.Retry}, told: reporter{found: found, log: log}}
+	f := &poolFollower{Pool: p, server: &server{p.Cluster, log, p.Retry}, told: reporter{found: found, log: log}}
 	defer f.running.Wait()
 	defer f.watchPods(ctx, "")
 	if f.Objectives != nil {

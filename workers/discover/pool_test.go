@@ -17,7 +17,7 @@ import (
 func watchPool(t *testing.T) *watcher {
 	t.Helper()
 	return follows(t, func(api *fakekube.Server, log *zap.Logger) finder {
-		return &Pool{Place: Place{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"}, Name: "chat", Log: log,
+		return &Pool{Cluster: Cluster{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"}, Name: "chat", Log: log,
 			Retry: 5 * time.Millisecond}
 	})
 }
@@ -114,7 +114,7 @@ func TestPoolImport(t *testing.T) {
 func TestPoolPolicies(t *testing.T) {
 	var now atomic.Pointer[Objectives]
 	w := follows(t, func(api *fakekube.Server, log *zap.Logger) finder {
-		return &Pool{Place: Place{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"}, Name: "chat", Log: log,
+		return &Pool{Cluster: Cluster{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm"}, Name: "chat", Log: log,
 			Retry: 5 * time.Millisecond, Objectives: now.Store}
 	})
 	w.want(t, "")

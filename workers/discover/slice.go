@@ -16,14 +16,14 @@ import (
 // Kubernetes follows the EndpointSlices that match a label selector, in one namespace. It needs only the verbs list and watch on
 // endpointslices of discovery.k8s.io.
 type Kubernetes struct {
-	Place
+	Cluster
 	Selector string // such as kubernetes.io/service-name=vllm
 	Port     string // name or number; "": the only one
 	Log      *zap.Logger
 	Retry    time.Duration // first wait after a failure, doubled up to 64 times that; 0: 500 ms
 }
 
-func (k *Kubernetes) server() *server { return &server{k.Place, k.Log, k.Retry} }
+func (k *Kubernetes) server() *server { return &server{k.Cluster, k.Log, k.Retry} }
 
 func (k *Kubernetes) resource() resource {
 	return resource{group: "discovery.k8s.io", version: "v1", namespace: k.Namespace, kind: "endpointslices",
