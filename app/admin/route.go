@@ -32,8 +32,8 @@ const (
 type Routed struct {
 	ID           string        `json:"id"`
 	Model        string        `json:"model"`
-	Place                      // where the request should go
-	Second       *Place        `json:"second,omitempty"`
+	Target                     // where the request should go
+	Second       *Target       `json:"second,omitempty"`
 	Reason       router.Reason `json:"reason"`
 	Why          string        `json:"why,omitempty"`
 	PromptTokens int           `json:"prompt_tokens"`
@@ -41,8 +41,8 @@ type Routed struct {
 	Booked       bool          `json:"booked"`
 }
 
-// Place is a worker, and its rank that the request should be given.
-type Place struct {
+// Target is a worker, and its rank that the request should be given.
+type Target struct {
 	Worker   string `json:"worker"`
 	Address  string `json:"address"`
 	Rank     int    `json:"rank"`               // -1: none
@@ -132,16 +132,16 @@ func (s *State) route(w http.ResponseWriter, r *http.Request) {
 	if book {
 		s.Router.Observe(router.Outcome{ID: d.ID, Phase: router.Started, Addr: d.Targets[0].Addr, CachedTokens: -1})
 	}
-	out := Routed{ID: d.ID, Model: d.Model, Place: placeOf(d.Targets[0]), Reason: d.Reason, Why: d.Why, PromptTokens: d.PromptTokens,
+	out := Routed{ID: d.ID, Model: d.Model, Target: targetOf(d.Targets[0]), Reason: d.Reason, Why: d.Why, PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, Booked: book}
 	if len(d.Targets) > 1 {
-		second := placeOf(d.Targets[1])
+		second := targetOf(d.Targets[1])
 		out.Second = &second
 	}
 	answer(w, out)
 }
 
-func placeOf(t router.Target) Place { return Place{t.Worker, t.Addr, t.Rank, t.Instance, t.Prefill} }
+func targetOf(t router.Target) Target { return Target{t.Worker, t.Addr, t.Rank, t.Instance, t.Prefill} }
 
 // routeEnded takes the report of a booked request's end.
 func (s *State) routeEnded(w http.ResponseWriter, r *http.Request) {
