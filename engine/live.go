@@ -19,7 +19,7 @@ type LiveModel struct {
 	isVariant bool         // it is a variant of another LiveModel, which watches
 }
 
-// NewUnloaded returns a LiveModel that loads nothing, for prompts that arrive already rendered (router.Place).
+// NewUnloaded returns a LiveModel that loads nothing, for prompts that arrive already rendered (router.DecidePrompt).
 func NewUnloaded(s Server) *LiveModel { return &LiveModel{server: s} }
 
 // LoadLive is Load for a model that will be watched.

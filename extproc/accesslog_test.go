@@ -256,7 +256,7 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 			}
 			ids := []string{"A", "B", "C", "D", "E"}
 			for i, id := range ids {
-				rt.Place(id, "m", 0, &engine.Prompt{IDs: slices.Repeat([]uint32{uint32(i)}, 100), HashableIDs: 100, Exact: true})
+				rt.DecidePrompt(id, "m", 0, &engine.Prompt{IDs: slices.Repeat([]uint32{uint32(i)}, 100), HashableIDs: 100, Exact: true})
 			}
 			ctx, breaks := context.WithCancel(t.Context())
 			upstream, downstream := open(t.Context()), open(ctx)

@@ -279,7 +279,7 @@ func TestCraftedBlockIsNotAnothers(t *testing.T) {
 	}
 	w.opt.Secret = block.NewSecret()
 	decide := func(ids []uint32) Decision {
-		return w.Place(fmt.Sprint("p", w.ids), "m", 0, &engine.Prompt{IDs: ids, HashableIDs: len(ids), Exact: true})
+		return w.DecidePrompt(fmt.Sprint("p", w.ids), "m", 0, &engine.Prompt{IDs: ids, HashableIDs: len(ids), Exact: true})
 	}
 	locals := (&engine.Prompt{IDs: ids, HashableIDs: len(ids)}).Locals(nil, block.Form{Size: 16}, "")
 	if err := w.index.Store(w.slots[1].ID, indexer.GPU, 0, false, []uint64{1, 2, 3, 4}, locals); err != nil {

@@ -118,7 +118,7 @@ func (p *plan) prepare(ctx context.Context) {
 	case p.req.Stored != "":
 		p.settlePolicy(true)
 		p.list.answer = p.req.Stored
-		p.placeUnread("the worker that keeps the answer")
+		p.routeUnread("the worker that keeps the answer")
 		if !p.list.found && p.out.Why != noWorker {
 			p.out.Why = "the worker that keeps the answer is not known"
 		}
@@ -146,7 +146,7 @@ func (p *plan) prepareBody(ctx context.Context) {
 	}
 	p.settlePolicy(before != "")
 	if errors.Is(unread, body.ErrObject) || errors.Is(unread, body.ErrMessages) { // the engine reports the error to the client
-		p.placeUnread(unread.Error())
+		p.routeUnread(unread.Error())
 		return
 	}
 	if unread != nil {
@@ -168,7 +168,7 @@ func (p *plan) prepareBody(ctx context.Context) {
 			p.out.Edits = r.withEdits(r.first().edits)
 		}
 		if theirs {
-			p.placeUnread(why)
+			p.routeUnread(why)
 		} else {
 			p.routeByLoad(why)
 		}
@@ -313,14 +313,14 @@ func tieBreak(seed uint64) uint64 {
 	return d ^ d>>32
 }
 
-// routeByLoad places a request that could not be read although it should have been; a warning will say why.
+// routeByLoad routes a request that could not be read although it should have been; a warning will say why.
 func (p *plan) routeByLoad(why string) {
 	p.tally.unreadWhy = why
-	p.placeUnread(why)
+	p.routeUnread(why)
 }
 
-// placeUnread places a request of which at most the model is known.
-func (p *plan) placeUnread(why string) {
+// routeUnread routes a request of which at most the model is known.
+func (p *plan) routeUnread(why string) {
 	if !p.list.made && !p.shorten(context.Background()) {
 		return
 	}

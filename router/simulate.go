@@ -9,18 +9,18 @@ import (
 	"github.com/sightline-router/sightline/router/learned"
 )
 
-// Place decides and books a prompt that has been read already: for simulations, which have no bodies. An unknown model gets no
+// DecidePrompt decides and books a prompt that has been read already: for simulations, which have no bodies. An unknown model gets no
 // targets.
-func (r *Router) Place(id, model string, priority int, p *engine.Prompt) Decision {
-	return r.place(&Request{ID: id, Priority: priority}, model, engineReading{prompt: p, engineTokens: len(p.IDs)}, nil)
+func (r *Router) DecidePrompt(id, model string, priority int, p *engine.Prompt) Decision {
+	return r.decideRead(&Request{ID: id, Priority: priority}, model, engineReading{prompt: p, engineTokens: len(p.IDs)}, nil)
 }
 
-// PlaceUnread is Place for a request that no rule reads and of which only the path is known.
-func (r *Router) PlaceUnread(id, model string, path *learned.Path) Decision {
-	return r.place(&Request{ID: id}, model, engineReading{prompt: new(engine.Prompt), err: errors.New("no rule reads it")}, path)
+// DecideUnread is DecidePrompt for a request that no rule reads and of which only the path is known.
+func (r *Router) DecideUnread(id, model string, path *learned.Path) Decision {
+	return r.decideRead(&Request{ID: id}, model, engineReading{prompt: new(engine.Prompt), err: errors.New("no rule reads it")}, path)
 }
 
-func (r *Router) place(req *Request, model string, rd engineReading, path *learned.Path) Decision {
+func (r *Router) decideRead(req *Request, model string, rd engineReading, path *learned.Path) Decision {
 	r.opt.Ledger.Expire()
 	p := r.newPlan(req, &r.live, math.Float64frombits(r.unsteered.Load()), r.scratch.Get().(*scratch))
 	p.mem.reading.req.Model = model

@@ -91,7 +91,7 @@ func (w *thousand) request() (took, own time.Duration) {
 	p := w.prompt()
 	w.now = w.now.Add(500 * time.Microsecond)
 	start, before := time.Now(), threadTime()
-	d := w.Place(fmt.Sprint(w.count), "m", 0, p)
+	d := w.DecidePrompt(fmt.Sprint(w.count), "m", 0, p)
 	own, took = threadTime()-before, time.Since(start)
 	w.open = append(w.open, underway{d: d, prompt: p})
 	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr, CachedTokens: -1})

@@ -19,7 +19,7 @@ import (
 // booked there, with what the decision knew about that worker, so that load, predictions and the audit follow what really happens.
 // The choice is kept for the report.
 //
-//	decide ─▶ estimates of all workers, kept ── Started, at an address ─▶ placeBooking: the booking is that worker's
+//	decide ─▶ estimates of all workers, kept ── Started, at an address ─▶ giveSlot: the booking is that worker's
 //	─▶ recordUnsteered: predictions, images, audit
 //
 // The split is by conversation. It is the same in all replicas and after a restart, and a larger share of steered requests keeps
@@ -35,7 +35,7 @@ func unitInterval(n uint64) float64 {
 // unsteeredRequest is what is kept of an unsteered request: what the decision knew about all workers.
 type unsteeredRequest struct {
 	estimates []slotEstimate
-	prompts   []lookedUp // by lookup; nil once the request is placed
+	prompts   []lookedUp // by lookup; nil once the request has its slot
 	chosen    int        // index into estimates; -1: the request was not read
 	rate      float64    // mean of all known rates
 	session   string
@@ -90,10 +90,10 @@ func (r *booker) bookUnsteered(p *plan) {
 			}
 		}
 	}
-	work.OnPlaced = func(at *ledger.Booking) { r.placeBooking(b, at) }
+	work.OnSlot = func(at *ledger.Booking) { r.giveSlot(b, at) }
 	work.Slot = p.picked
 	if work.Slot != nil {
-		r.placeBooking(b, &work)
+		r.giveSlot(b, &work)
 	}
 	r.openBooking(p, b, work)
 	if work.Slot != nil {
@@ -103,8 +103,8 @@ func (r *booker) bookUnsteered(p *plan) {
 
 const estimateBytes = 80
 
-// placeBooking fills in a booking that has got its slot. The Fleet may call it.
-func (r *booker) placeBooking(b *bookingRecord, at *ledger.Booking) {
+// giveSlot fills in a booking that has got its slot. The Fleet may call it.
+func (r *booker) giveSlot(b *bookingRecord, at *ledger.Booking) {
 	b.slot = at.Slot
 	if st := b.unsteered.estimateFor(at.Slot); st != nil && b.unsteered.prompts != nil {
 		work := r.fillBooking(b, st, &b.unsteered.prompts[st.lookup])

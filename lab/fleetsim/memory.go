@@ -30,16 +30,16 @@ func (m *memory) bytes() int {
 	return 64 << 20
 }
 
-// place decides a request.
-func (s *sightline) place(r *run) router.Decision {
+// decide decides a request.
+func (s *sightline) decide(r *run) router.Decision {
 	id, model := fmt.Sprint(s.next), cmp.Or(r.req.adapter(), modelName)
 	if s.memory != nil {
 		s.router.Learner().Settle(time.Unix(1_000_000, 0).Add(s.now))
-		return s.router.PlaceUnread(id, model, r.req.path(s.memory.links))
+		return s.router.DecideUnread(id, model, r.req.path(s.memory.links))
 	}
 	p := r.req.read(s.ids[:0])
 	s.ids = p.IDs
-	return s.router.Place(id, model, r.req.Priority, p)
+	return s.router.DecidePrompt(id, model, r.req.Priority, p)
 }
 
 // teach tells the router whose blocks a slot stores.

@@ -135,7 +135,7 @@ func (s *sightline) Pick(v *View, r *run) int {
 		s.alive = len(in)
 	}
 	s.next++
-	d := s.place(r)
+	d := s.decide(r)
 	at := s.fleet.ByAddr(d.Targets[0].Addr)
 	r.booked = d
 	if v.sim.setup.ByDue {

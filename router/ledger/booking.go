@@ -46,7 +46,7 @@ const (
 // Booking is one request at a slot. The Ledger's methods return copies, which do not change.
 type Booking struct {
 	Slot       *fleet.Slot    // nil: not known yet; nothing is charged until Confirm
-	OnPlaced   func(*Booking) // without a Slot: called once when Slot is set, to fill in what is booked; must not call the Ledger
+	OnSlot     func(*Booking) // without a Slot: called once when Slot is set, to fill in what is booked; must not call the Ledger
 	fleet.Work                // what it asks of Slot
 	Decode     *fleet.Slot    // the slot that decodes, if another one
 	Note       any            // the router's own data, returned at the end
@@ -385,7 +385,7 @@ func (l *Ledger) Confirm(id, addr string, source uint64) (now, moved *Booking, o
 		if was.Slot == nil {
 			since = b.At
 			l.count(&b.Booking, -1)
-			b.OnPlaced(&b.Booking)
+			b.OnSlot(&b.Booking)
 			l.count(&b.Booking, 1)
 			l.work.give(&b.Booking, at)
 		} else {

@@ -67,7 +67,7 @@ func TestAhead(t *testing.T) {
 // TestAheadUnsteered: what a request that was not steered asks of its worker counts once the worker is known.
 func TestAheadUnsteered(t *testing.T) {
 	l, a, b := twoWorkers(&clock{time.Unix(1000, 0)})
-	l.Book("x", Booking{Model: "m", Tenant: "a", Counted: true, OnPlaced: func(b *Booking) { b.Tokens = 1000 }})
+	l.Book("x", Booking{Model: "m", Tenant: "a", Counted: true, OnSlot: func(b *Booking) { b.Tokens = 1000 }})
 	l.Book("y", Booking{Model: "m", Tenant: "b", Counted: true, Slot: a.Slots[0], Work: fleet.Work{Tokens: 200}})
 	for _, w := range []*fleet.Worker{a, b} { // the second one after a failure
 		l.Confirm("x", w.Addr, 1)

@@ -123,7 +123,7 @@ func (h *hall) join(t *testing.T) *replica {
 
 // decide places a prompt, identified by a number, and returns the decision.
 func (r *replica) decide(prompt uint32, tokens int) router.Decision {
-	return r.router.Place(r.own+Instance(), "m", 0, &engine.Prompt{IDs: ids(prompt, tokens), HashableIDs: tokens, Exact: true})
+	return r.router.DecidePrompt(r.own+Instance(), "m", 0, &engine.Prompt{IDs: ids(prompt, tokens), HashableIDs: tokens, Exact: true})
 }
 
 func ids(prompt uint32, tokens int) []uint32 {
