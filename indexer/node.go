@@ -106,14 +106,14 @@ func (m *space) residenciesOf(nd *node, at uint32) (residencies []residency, pag
 	return residencies, pages, l.next
 }
 
-// place is the position of a slot's residency among a node's, or where it would be inserted.
-type place struct {
+// position is that of a slot's residency among a node's, or where it would be inserted.
+type position struct {
 	list, before uint32 // run of the list, and the previous run; 0: none
 	i            int    // index in it
 }
 
 // find finds an owner's residency; false if there is none. Cost: a step for each run of the list, then binary search.
-func (m *space) find(nd *node, o owner) (p place, found bool) {
+func (m *space) find(nd *node, o owner) (p position, found bool) {
 	residencies, _, next := m.residenciesOf(nd, 0)
 	for p.list = nd.list; next != 0 && residencies[len(residencies)-1].owner() < o; {
 		p.before, p.list = p.list, next
@@ -165,9 +165,9 @@ func (r *runs) addResidency(nd *node, o owner) (*residency, *uint32) {
 	return &residencies[p.i], &pages[p.i]
 }
 
-// growList makes room for one more residency at a place whose run, or record, is full. A run of twice the size replaces it. If it
-// has the maximum size, a new run after it takes half of it, or nothing if the place is at the very end.
-func (r *runs) growList(nd *node, p place) bool {
+// growList makes room for one more residency at a position whose run, or record, is full. A run of twice the size replaces it. If it
+// has the maximum size, a new run after it takes half of it, or nothing if the position is at the very end.
+func (r *runs) growList(nd *node, p position) bool {
 	old, oldPages, next := r.mem.residenciesOf(nd, p.list)
 	n, split := 1, 0
 	if p.list != 0 {

@@ -28,20 +28,20 @@ func Load(path string) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	place := filepath.Dir(path)
-	c, err := parse(data, place)
+	dir := filepath.Dir(path)
+	c, err := parse(data, dir)
 	c.File = path
 	if err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
 	for i := range c.Models {
 		m := &c.Models[i]
-		m.Dir = absolute(place, m.Dir)
-		m.ResolveTemplate(place)
+		m.Dir = absolute(dir, m.Dir)
+		m.ResolveTemplate(dir)
 		for j := range m.Classes {
 			class := &m.Classes[j]
-			class.Dir = absolute(place, class.Dir)
-			class.ResolveTemplate(place)
+			class.Dir = absolute(dir, class.Dir)
+			class.ResolveTemplate(dir)
 		}
 	}
 	return c, nil
@@ -51,9 +51,9 @@ func Load(path string) (Config, error) {
 // working directory.
 func Parse(data []byte) (Config, error) { return parse(data, "") }
 
-func parse(data []byte, place string) (Config, error) {
+func parse(data []byte, dir string) (Config, error) {
 	c := Default()
-	c.refs.place = place
+	c.refs.dir = dir
 	if err := decode(data, &c, &c.refs); err != nil {
 		return c, c.Hide(err)
 	}

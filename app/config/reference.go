@@ -29,7 +29,7 @@ const maxReferenced = 64 << 10
 
 // references are the references of one configuration file.
 type references struct {
-	place string     // relative paths of files are relative to this
+	dir   string     // relative paths of files are relative to this
 	found []referred // the resolved values
 	Files []string   // the referenced files
 	errs  []error
@@ -103,7 +103,7 @@ func (r *references) read(inner string) (string, error) {
 		}
 		return value, nil
 	case form == "file" && name != "":
-		name = absolute(r.place, name)
+		name = absolute(r.dir, name)
 		r.Files = append(r.Files, name)
 		f, err := secure.Open(name)
 		if err != nil {
@@ -251,9 +251,9 @@ func eachScalar(n ast.Node, path string, f func(n ast.Node, path string) ast.Nod
 // Files returns the files that the configuration was read from: its own and the referenced ones.
 func (c *Config) Files() []string { return append([]string{c.File}, c.refs.Files...) }
 
-func absolute(place, path string) string {
+func absolute(dir, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}
-	return filepath.Join(place, path)
+	return filepath.Join(dir, path)
 }

@@ -74,7 +74,7 @@ func Print(w io.Writer, e *admin.Explained) error {
 		line("refused", "%s", e.Refused)
 		return nil
 	}
-	line("goes to", "%s", cmp.Or(place(e.Worker, e.Rank), "no worker"))
+	line("goes to", "%s", cmp.Or(workerAndRank(e.Worker, e.Rank), "no worker"))
 	line("reason", "%s%s", e.Reason, joinNonEmpty("; ", e.Why))
 	for i := range e.RulesAside {
 		line("rule", "%s", e.RulesAside[i].Text())
@@ -121,7 +121,7 @@ func table(w io.Writer, e *admin.Explained) {
 	number := func(n float64) string { return fmt.Sprintf("%.0f", n) }
 	for i := range e.Ranked {
 		c := &e.Ranked[i]
-		row := []string{place(c.Worker, c.Rank), strconv.Itoa(c.Exact), strconv.Itoa(c.Offloaded), strconv.Itoa(c.Predicted),
+		row := []string{workerAndRank(c.Worker, c.Rank), strconv.Itoa(c.Exact), strconv.Itoa(c.Offloaded), strconv.Itoa(c.Predicted),
 			strconv.Itoa(c.Encode), strconv.Itoa(c.Inflight),
 			number(c.Backlog)}
 		if c.Out != "" {
@@ -181,7 +181,7 @@ func stored(e *admin.Explained) string {
 	return "nothing to compare: all of it was held already, or the audit is off or not there yet"
 }
 
-func place(worker string, rank int) string {
+func workerAndRank(worker string, rank int) string {
 	if rank >= 0 && worker != "" {
 		return fmt.Sprintf("%s rank %d", worker, rank)
 	}

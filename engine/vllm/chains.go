@@ -109,7 +109,7 @@ func (d *Decoder) chain(tokens []uint32, spec kvevent.Spec) error {
 	}
 	ids := kvevent.Tail(d.a.EngineHashes, firstID)
 
-	at, certain := c.place(hashes, ids)
+	at, certain := c.positionOf(hashes, ids)
 	if most := mostKept(spec); !certain && n > most { // several runs; the last one ends where the prompt does
 		d.unplaced += uint64(n - most)
 		at, hashes = at+n-most, hashes[n-most:]
@@ -168,8 +168,8 @@ func (c *chains) find(parent uint64, hasParent bool, blocks int) (id uint64, ok 
 	return c.open, c.open != 0 && blocks > 1 // one block alone is an answer's
 }
 
-// place returns the index of the first kept block of an event among its blocks.
-func (c *chains) place(hashes, ids []uint64) (at int, certain bool) {
+// positionOf returns the index of the first kept block of an event among its blocks.
+func (c *chains) positionOf(hashes, ids []uint64) (at int, certain bool) {
 	n, blocks := len(hashes), len(ids)
 	for i, h := range hashes {
 		if k, ok := c.kept[h]; ok {

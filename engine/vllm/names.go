@@ -135,7 +135,7 @@ func (v *Names) Recipe(it enginehash.Item) (enginehash.Recipe, error) {
 	w := writer{framed: v.Generation >= H4}
 	for _, f := range v.order(media, kwargs) {
 		switch {
-		case f.Value.Kind != place:
+		case f.Value.Kind != self:
 			w.field(f.Key, f.Value)
 		case it.HasUUID:
 			w.field(f.Key, enginehash.TextOf(it.UUID))
@@ -171,12 +171,12 @@ func (v *Names) unreadable(it *enginehash.Item) string {
 	return ""
 }
 
-// place marks the field that holds the medium itself.
-const place = enginehash.Kind(0xFF)
+// self marks the field that holds the medium itself.
+const self = enginehash.Kind(0xFF)
 
 // order returns the hash's fields in the release's order.
 func (v *Names) order(media, kwargs enginehash.Fields) enginehash.Fields {
-	item, model := enginehash.Field{Key: "image", Value: enginehash.Value{Kind: place}},
+	item, model := enginehash.Field{Key: "image", Value: enginehash.Value{Kind: self}},
 		enginehash.Field{Key: "model_id", Value: enginehash.TextOf(v.Model)}
 	all := enginehash.Fields{item, model}
 	if v.Generation <= H2 {

@@ -144,14 +144,14 @@ func (c *report) miss(name, how, why string, at, from path, with func(any) any) 
 // site is an HTTP connection manager with the routes that inference requests take.
 type site struct {
 	at       path // of its typed_config
-	listener placed[*listenerv3.Listener]
+	listener located[*listenerv3.Listener]
 	hcm      *hcmv3.HttpConnectionManager
 	hosts    []host
-	ours     placed[*extprocv3.ExternalProcessor] // nil: none
-	name     string                               // of our filter
-	grpc     any                                  // how access logs reach Sightline: a grpc_service
-	logs     []string                             // clusters of the generator's to which access logs go, one for each Sightline
-	index    int                                  // of our filter, or of the router filter before which it must be
+	ours     located[*extprocv3.ExternalProcessor] // nil: none
+	name     string                                // of our filter
+	grpc     any                                   // how access logs reach Sightline: a grpc_service
+	logs     []string                              // clusters of the generator's to which access logs go, one for each Sightline
+	index    int                                   // of our filter, or of the router filter before which it must be
 	router   int
 }
 
@@ -375,10 +375,10 @@ func clustersOf(a *routev3.RouteAction) (out []string) {
 	return out
 }
 
-func (c *known) cluster(name string) (placed[*clusterv3.Cluster], bool) {
-	i := slices.IndexFunc(c.clusters, func(p placed[*clusterv3.Cluster]) bool { return p.of.GetName() == name })
+func (c *known) cluster(name string) (located[*clusterv3.Cluster], bool) {
+	i := slices.IndexFunc(c.clusters, func(p located[*clusterv3.Cluster]) bool { return p.of.GetName() == name })
 	if i < 0 {
-		return placed[*clusterv3.Cluster]{}, false
+		return located[*clusterv3.Cluster]{}, false
 	}
 	return c.clusters[i], true
 }

@@ -127,7 +127,7 @@ func fallback(of *clusterv3.Cluster) func(any) any {
 }
 
 // allowed checks that an address named by a header is verified before it is dialled, on the composite cluster if there is one.
-func (c clusterChecks) allowed(name, header string, there placed[*clusterv3.Cluster]) {
+func (c clusterChecks) allowed(name, header string, there located[*clusterv3.Cluster]) {
 	if minor, ok := minorOf(c.Envoy); ok && minor < 39 {
 		return // it has no such filter
 	}
@@ -147,7 +147,7 @@ func (c *known) guarded(of *clusterv3.Cluster) bool {
 }
 
 // unknown checks that Envoy knows all workers: choosing another one has no effect.
-func (c clusterChecks) unknown(name string, there placed[*clusterv3.Cluster]) {
+func (c clusterChecks) unknown(name string, there located[*clusterv3.Cluster]) {
 	if h, _ := c.reads(name); h != "" || len(c.want.Pools) > 0 {
 		return
 	}
@@ -220,7 +220,7 @@ func some(addrs []string) string {
 }
 
 // family checks that Envoy resolves names to the addresses that Sightline uses: by default it takes IPv6 where a name has both.
-func (c clusterChecks) family(there placed[*clusterv3.Cluster]) {
+func (c clusterChecks) family(there located[*clusterv3.Cluster]) {
 	of := there.of
 	resolves := of.GetClusterType() == nil && (of.GetType() == clusterv3.Cluster_STRICT_DNS || of.GetType() == clusterv3.Cluster_LOGICAL_DNS)
 	if !resolves || !slices.ContainsFunc(addresses(of.GetLoadAssignment()), isName) {
@@ -241,7 +241,7 @@ func (c clusterChecks) family(there placed[*clusterv3.Cluster]) {
 }
 
 // alive checks, of a running Envoy, that requests without a choice go somewhere.
-func (c clusterChecks) alive(there placed[*clusterv3.Cluster]) {
+func (c clusterChecks) alive(there located[*clusterv3.Cluster]) {
 	name := there.of.GetName()
 	list, known := c.live[name]
 	header, _ := c.reads(name)
@@ -257,7 +257,7 @@ func (c clusterChecks) alive(there placed[*clusterv3.Cluster]) {
 }
 
 // connections checks for how long connections to workers stay idle, and how long one may take to open.
-func (c clusterChecks) connections(there placed[*clusterv3.Cluster]) {
+func (c clusterChecks) connections(there located[*clusterv3.Cluster]) {
 	if composite, ok := as[*compositev3.ClusterConfig](there.of.GetClusterType().GetTypedConfig()); ok {
 		for _, sub := range composite.GetClusters() { // its parts have the connections
 			if part, ok := c.cluster(sub.GetName()); ok {
@@ -296,7 +296,7 @@ func (c clusterChecks) connections(there placed[*clusterv3.Cluster]) {
 const keptAlive = 4500 * time.Millisecond
 
 // breakers checks the circuit breakers; Envoy's defaults are 1,024 requests and 3 retries at a time.
-func (c clusterChecks) breakers(there placed[*clusterv3.Cluster], worker bool, from path) {
+func (c clusterChecks) breakers(there located[*clusterv3.Cluster], worker bool, from path) {
 	var t *clusterv3.CircuitBreakers_Thresholds
 	for _, x := range there.of.GetCircuitBreakers().GetThresholds() {
 		if x.GetPriority() == corev3.RoutingPriority_DEFAULT {

@@ -45,12 +45,12 @@ type Bootstrap struct {
 
 	text      []byte // of that file
 	file      any    // an envoy.yaml as written, for Apply; nil for a dump
-	listeners []placed[*listenerv3.Listener]
-	clusters  []placed[*clusterv3.Cluster]
-	routes    map[string]placed[*routev3.RouteConfiguration] // from RDS
-	endpoints map[string][]string                            // from EDS
-	live      map[string][]endpoint                          // of a running Envoy's clusters, as it resolved and checked them
-	adminOpen bool                                           // the admin page takes what changes the process
+	listeners []located[*listenerv3.Listener]
+	clusters  []located[*clusterv3.Cluster]
+	routes    map[string]located[*routev3.RouteConfiguration] // from RDS
+	endpoints map[string][]string                             // from EDS
+	live      map[string][]endpoint                           // of a running Envoy's clusters, as it resolved and checked them
+	adminOpen bool                                            // the admin page takes what changes the process
 	layers    *bootstrapv3.LayeredRuntime
 }
 
@@ -77,8 +77,8 @@ func (b *Bootstrap) Endpoints(cluster string, addrs []string) (all, used int) {
 	return len(known), used
 }
 
-// placed is a part of the configuration with the path where it was found.
-type placed[T any] struct {
+// located is a part of the configuration with the path where it was found.
+type located[T any] struct {
 	at path
 	of T
 }
@@ -288,16 +288,16 @@ func (b *Bootstrap) addStatic(boot *bootstrapv3.Bootstrap) {
 	b.layers = boot.GetLayeredRuntime()
 	at := path{"static_resources"}
 	for i, l := range boot.GetStaticResources().GetListeners() {
-		b.listeners = append(b.listeners, placed[*listenerv3.Listener]{at.to("listeners", i), l})
+		b.listeners = append(b.listeners, located[*listenerv3.Listener]{at.to("listeners", i), l})
 	}
 	for i, c := range boot.GetStaticResources().GetClusters() {
-		b.clusters = append(b.clusters, placed[*clusterv3.Cluster]{at.to("clusters", i), c})
+		b.clusters = append(b.clusters, located[*clusterv3.Cluster]{at.to("clusters", i), c})
 	}
 }
 
 // ofDump reads a running Envoy's dump: its static file and its dynamic configuration.
 func ofDump(dump *adminv3.ConfigDump) (b Bootstrap, err error) {
-	b.routes, b.endpoints = map[string]placed[*routev3.RouteConfiguration]{}, map[string][]string{}
+	b.routes, b.endpoints = map[string]located[*routev3.RouteConfiguration]{}, map[string][]string{}
 	for _, packed := range dump.GetConfigs() {
 		part, err := packed.UnmarshalNew()
 		if err != nil {
@@ -310,19 +310,19 @@ func ofDump(dump *adminv3.ConfigDump) (b Bootstrap, err error) {
 		case *adminv3.ListenersConfigDump:
 			for _, l := range d.GetDynamicListeners() {
 				if m, ok := as[*listenerv3.Listener](l.GetActiveState().GetListener()); ok {
-					b.listeners = append(b.listeners, placed[*listenerv3.Listener]{path{"dynamic_listeners", l.GetName()}, m})
+					b.listeners = append(b.listeners, located[*listenerv3.Listener]{path{"dynamic_listeners", l.GetName()}, m})
 				}
 			}
 		case *adminv3.ClustersConfigDump:
 			for _, c := range d.GetDynamicActiveClusters() {
 				if m, ok := as[*clusterv3.Cluster](c.GetCluster()); ok {
-					b.clusters = append(b.clusters, placed[*clusterv3.Cluster]{path{"dynamic_active_clusters", m.GetName()}, m})
+					b.clusters = append(b.clusters, located[*clusterv3.Cluster]{path{"dynamic_active_clusters", m.GetName()}, m})
 				}
 			}
 		case *adminv3.RoutesConfigDump:
 			for _, r := range d.GetDynamicRouteConfigs() {
 				if m, ok := as[*routev3.RouteConfiguration](r.GetRouteConfig()); ok {
-					b.routes[m.GetName()] = placed[*routev3.RouteConfiguration]{path{"dynamic_route_configs", m.GetName()}, m}
+					b.routes[m.GetName()] = located[*routev3.RouteConfiguration]{path{"dynamic_route_configs", m.GetName()}, m}
 				}
 			}
 		case *adminv3.EndpointsConfigDump:

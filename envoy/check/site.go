@@ -108,7 +108,7 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 	s.router = len(s.hcm.GetHttpFilters())
 	for i, f := range s.hcm.GetHttpFilters() {
 		if p, ok := as[*extprocv3.ExternalProcessor](f.GetTypedConfig()); ok && s.ours.of == nil && c.isSightline(p.GetGrpcService()) {
-			s.ours, s.name, s.index = placed[*extprocv3.ExternalProcessor]{s.at.to("http_filters", i, "typed_config"), p}, f.GetName(), i
+			s.ours, s.name, s.index = located[*extprocv3.ExternalProcessor]{s.at.to("http_filters", i, "typed_config"), p}, f.GetName(), i
 		}
 		if kind(f.GetTypedConfig()) == "router" {
 			s.router = min(s.router, i)

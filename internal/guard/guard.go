@@ -19,7 +19,7 @@ func (p *Panic) Error() string { return p.text }
 func Call(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &Panic{fmt.Sprintf("panic: %s at %s", Fault(v), place())}
+			err = &Panic{fmt.Sprintf("panic: %s at %s", Fault(v), where())}
 		}
 	}()
 	return f()
@@ -33,8 +33,8 @@ func Fault(v any) string {
 	return fmt.Sprintf("a %T", v)
 }
 
-// place returns the line that panicked.
-func place() string {
+// where returns the line that panicked.
+func where() string {
 	var pcs [32]uintptr
 	frames, panicking := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])]), false
 	for {

@@ -10,8 +10,8 @@ import (
 
 const noRank = ^uint32(0)
 
-// place returns the slot of a hash in a table of n slots. n need not be a power of two, so a table is as large as its entries need.
-func place(hash uint64, n int) int {
+// slotOf returns the slot of a hash in a table of n slots. n need not be a power of two, so a table is as large as its entries need.
+func slotOf(hash uint64, n int) int {
 	at, _ := bits.Mul64(hash, uint64(n))
 	return int(at)
 }
@@ -33,7 +33,7 @@ func newPairTable(merges []merge) *pairTable {
 	}
 	for _, c := range merges {
 		t.likely.put(c.a, c.b)
-		i := t.place(c.a, c.b)
+		i := t.home(c.a, c.b)
 		for t.slots[i].a != noID && (t.slots[i].a != c.a || t.slots[i].b != c.b) {
 			i++
 			if i == len(t.slots) {
@@ -45,8 +45,8 @@ func newPairTable(merges []merge) *pairTable {
 	return t
 }
 
-func (t *pairTable) place(a, b uint32) int {
-	return place((uint64(a)<<32|uint64(b))*0x9E3779B97F4A7C15, len(t.slots))
+func (t *pairTable) home(a, b uint32) int {
+	return slotOf((uint64(a)<<32|uint64(b))*0x9E3779B97F4A7C15, len(t.slots))
 }
 
 // get returns the merge of a and b; rank is noRank if there is none.
@@ -54,7 +54,7 @@ func (t *pairTable) get(a, b uint32) (rank, id uint32) {
 	if !t.likely.has(a, b) {
 		return noRank, noID
 	}
-	for i := t.place(a, b); ; {
+	for i := t.home(a, b); ; {
 		s := &t.slots[i]
 		if s.a == a && s.b == b {
 			return s.rank, s.id
@@ -113,7 +113,7 @@ type wordSlot struct {
 
 // find returns the slot of a word whose hash is h, or the free one where it would go.
 func (t *wordTable) find(k wordKey, h uint64) *wordSlot {
-	for i := place(h, len(t.slots)); ; {
+	for i := slotOf(h, len(t.slots)); ; {
 		s := &t.slots[i]
 		if s.lo == k.lo && s.hi == k.hi && s.n == k.n || s.n == 0 {
 			return s

@@ -43,7 +43,7 @@ func (t *trie) fit() {
 
 // slot returns the slot of an edge, or the free one where it would go.
 func (t *trie) slot(key uint32) int {
-	for i := place(uint64(key)*0x9E3779B97F4A7C15, len(t.edges)); ; {
+	for i := slotOf(uint64(key)*0x9E3779B97F4A7C15, len(t.edges)); ; {
 		if e := t.edges[i]; e == 0 || uint32(e>>32) == key {
 			return i
 		}

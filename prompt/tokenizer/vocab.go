@@ -74,7 +74,7 @@ const idBits = 1<<24 - 1 // ids are at most maxID
 func (v *vocab) find(text []byte) (slot int, entry uint32) {
 	hash := xxh3.Hash(text)
 	entry = uint32(hash) << 24
-	for i := place(hash, len(v.index)); ; {
+	for i := slotOf(hash, len(v.index)); ; {
 		if e := v.index[i]; e == noID || e&^idBits == entry && bytes.Equal(v.bytes(e&idBits), text) {
 			return i, entry
 		}

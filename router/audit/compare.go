@@ -55,7 +55,7 @@ func (x *request) compare(e *kvevent.Event, named bool, before *heldBefore) rela
 		x.otherSize = e.BlockSize
 		return unrelated
 	}
-	p, child := x.place(e, before)
+	p, child := x.positionOf(e, before)
 	x.continues = p >= 0 && p == x.nextPos && e.Parent == x.next
 	x.eventBlock = p
 	if p < 0 {
@@ -93,9 +93,9 @@ func (x *request) compare(e *kvevent.Event, named bool, before *heldBefore) rela
 // known returns the number of blocks with at least one known token: no event after them can be compared.
 func (x *request) known() int { return max(len(x.Locals), (len(x.ids)+x.Size-1)/x.Size) }
 
-// place returns the index of the request's block that an event's first block stands for, -1: none; child means that the event's
+// positionOf returns the index of the request's block that an event's first block stands for, -1: none; child means that the event's
 // parent is a block of the request.
-func (x *request) place(e *kvevent.Event, before *heldBefore) (at int, child bool) {
+func (x *request) positionOf(e *kvevent.Event, before *heldBefore) (at int, child bool) {
 	switch {
 	case !e.HasParent:
 		return 0, false

@@ -71,19 +71,19 @@ func (r *spans) of(window time.Duration, now time.Time) (sum span) {
 func (s *span) add(blocks, tokens float64) {
 	s.all += tokens
 	if !math.IsInf(blocks, 1) {
-		s.by[min(buckets-1, max(0, int(math.Floor(place(blocks)))))] += float32(tokens)
+		s.by[min(buckets-1, max(0, int(math.Floor(bucket(blocks)))))] += float32(tokens)
 	}
 }
 
-// place is a size's place among the buckets.
-func place(blocks float64) float64 { return (math.Log2(blocks)-smallest)*perDoubling + 1 }
+// bucket is a size's position among the buckets.
+func bucket(blocks float64) float64 { return (math.Log2(blocks)-smallest)*perDoubling + 1 }
 
 // below returns the share of the tokens that caches of so many blocks in all would have had.
 func (s *span) below(blocks float64) (share float64) {
 	if s.all == 0 {
 		return 0
 	}
-	x := place(blocks)
+	x := bucket(blocks)
 	for b, n := range s.by {
 		share += float64(n) * min(1, max(0, x-float64(b)))
 	}

@@ -112,7 +112,7 @@ type reuse struct {
 // ages are four buckets for each doubling of a tenth of a second, up to four days.
 const ages = 4 * 25
 
-// age is a time's place among the buckets.
+// age is a time's position among the buckets.
 func age(passed tenths) float64 { return min(4*math.Log2(1+float64(passed)), ages) }
 
 // severalBit marks in Forecaster.last what more than one slot has used.
