@@ -117,7 +117,7 @@ func (c *Config) check() error {
 // Fetcher is safe for concurrent use. It must be closed.
 type Fetcher struct {
 	cfg    Config
-	rules  atomic.Pointer[Config] // the part that Change can change
+	live   atomic.Pointer[Config] // the part that Change can change
 	client *http.Client
 	urls   *shared[key, *entry]
 	bytes  *shared[mmhash.ContentID, []byte]
@@ -167,8 +167,8 @@ func New(cfg Config) (*Fetcher, error) {
 	f.urls = newShared[key, *entry](int64(cfg.URLs), func() { cfg.NoRoom("image URLs") })
 	f.bytes = newShared[mmhash.ContentID, []byte](cfg.ByteCache, func() { cfg.NoRoom("image bytes") })
 	f.base, f.stop = context.WithCancel(context.Background())
-	f.rules.Store(&f.cfg)
-	f.client, f.idle = newClient(&f.cfg, f.rules.Load)
+	f.live.Store(&f.cfg)
+	f.client, f.idle = newClient(&f.cfg, f.live.Load)
 	return f, nil
 }
 
@@ -181,7 +181,7 @@ func (f *Fetcher) Change(cfg Config) error {
 	if err := own.check(); err != nil {
 		return err
 	}
-	f.rules.Store(&own)
+	f.live.Store(&own)
 	f.idle() // connections to addresses that may no longer be allowed
 	return nil
 }
@@ -222,7 +222,7 @@ func (f *Fetcher) Get(ctx context.Context, c fair.Client, rawURL string) (media.
 	if err != nil {
 		return media.Facts{}, f.count(err)
 	}
-	budget := time.NewTimer(f.rules.Load().Budget)
+	budget := time.NewTimer(f.live.Load().Budget)
 	defer budget.Stop()
 	select {
 	case <-fl.done:

@@ -30,7 +30,7 @@ var neverAllowed = []netip.Prefix{
 type addressGuard struct {
 	public *ssrf.Guardian
 	ports  []uint16
-	rules  func() *Config // the current ones
+	live   func() *Config // the current ones
 }
 
 func newGuard(c *Config) *addressGuard {
@@ -57,7 +57,7 @@ func (g *addressGuard) check(ap netip.AddrPort) error {
 	switch {
 	case in(neverAllowed):
 		return errAddress
-	case in(g.rules().Allow):
+	case in(g.live().Allow):
 		return nil
 	}
 	return g.public.SafeAddrPort(netip.AddrPortFrom(ip, ap.Port()))
@@ -130,8 +130,8 @@ func port(u *url.URL) uint16 {
 	return 80
 }
 
-// newClient returns the HTTP client and a function that drops its idle connections. rules returns the part of c that may change.
-func newClient(c *Config, rules func() *Config) (*http.Client, func()) {
+// newClient returns the HTTP client and a function that drops its idle connections. live returns the part of c that may change.
+func newClient(c *Config, live func() *Config) (*http.Client, func()) {
 	base := func(d *net.Dialer) *http.Transport {
 		return &http.Transport{
 			DialContext:            d.DialContext,
@@ -145,7 +145,7 @@ func newClient(c *Config, rules func() *Config) (*http.Client, func()) {
 		}
 	}
 	g := newGuard(c)
-	g.rules = rules
+	g.live = live
 	t := &transport{guard: g, proxy: c.Proxy}
 	t.direct = base(&net.Dialer{Timeout: 5 * time.Second, Control: g.control, Resolver: c.resolver})
 	t.proxied = base(&net.Dialer{Timeout: 5 * time.Second, Resolver: c.resolver})
@@ -155,7 +155,7 @@ func newClient(c *Config, rules func() *Config) (*http.Client, func()) {
 			return errRedirects
 		}
 		r.Header.Del("Referer") // it would send the signed URL to another host
-		return rules().permits(r.URL)
+		return live().permits(r.URL)
 	}}
 	return client, func() { t.direct.CloseIdleConnections(); t.proxied.CloseIdleConnections() }
 }

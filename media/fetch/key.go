@@ -45,7 +45,7 @@ const (
 // hostname normalizes a host for comparisons: lower case, no final dot.
 func hostname(s string) string { return strings.TrimSuffix(strings.ToLower(s), ".") }
 
-// parse checks a URL against the rules that need no network, and computes its keys. The target refers to no part of raw, because
+// parse checks a URL against the limits that need no network, and computes its keys. The target refers to no part of raw, because
 // downloads outlive the request that raw may point into, and hosts outlive downloads.
 func (f *Fetcher) parse(raw string) (target, error) {
 	if len(raw) > maxURL {
@@ -57,7 +57,7 @@ func (f *Fetcher) parse(raw string) (target, error) {
 	}
 	u.Scheme = strings.ToLower(u.Scheme)
 	t := target{url: u, host: strings.Clone(hostname(u.Hostname()))}
-	if err := f.rules.Load().permits(u); err != nil {
+	if err := f.live.Load().permits(u); err != nil {
 		return target{}, &Error{Kind: Refused, Host: t.host, Err: err}
 	}
 	u.Fragment, u.RawFragment = "", ""
@@ -68,7 +68,7 @@ func (f *Fetcher) parse(raw string) (target, error) {
 	base := u.Scheme + "://" + u.User.String() + "@" + net.JoinHostPort(t.host, port) + u.EscapedPath() + "?"
 	t.full = keyOf(base + u.RawQuery)
 	t.key = t.full
-	if rest := dropParams(u.RawQuery, f.rules.Load().signing(t.host)); len(rest) != len(u.RawQuery) {
+	if rest := dropParams(u.RawQuery, f.live.Load().signing(t.host)); len(rest) != len(u.RawQuery) {
 		t.signed, t.key = true, keyOf("signed "+base+rest) // what a signature has shown is not for a URL without one
 	}
 	return t, nil
