@@ -395,9 +395,6 @@ func (f *Feed) applyQueue(ctx context.Context) {
 			resync, reborn := f.resyncWanted, f.restartedAfter
 			f.resyncWanted, f.restartedAfter = false, time.Time{}
 			f.mu.Unlock()
-			if !reborn.IsZero() {
-				f.replaceIncarnation(ctx, reborn)
-			}
 			if resync {
 				f.resync(ctx)
 				if next := f.nextCheck(f.o.Idle); next > 0 {
@@ -433,6 +430,12 @@ func (f *Feed) applyQueue(ctx context.Context) {
 				}
 				next = f.nextCheck(next)
 				if more && next > 0 {
+					check.Reset(next)
+				}
+			}
+			if !reborn.IsZero() && ctx.Err() == nil { // after the queue, whose messages are of the process before
+				f.replaceIncarnation(ctx, reborn)
+				if next := f.nextCheck(f.o.Idle); next > 0 {
 					check.Reset(next)
 				}
 			}

@@ -73,8 +73,10 @@ func TestReborn(t *testing.T) {
 		}
 		settle(t, w, r, f)
 		if replays {
+			asked := f.Stats().Replays
 			f.ProcessRestarted(time.Now())
 			f.Offer(w.step())
+			applied(t, f, "the publisher's answer", func(s Stats) bool { return s.Replays > asked })
 			settle(t, w, r, f)
 			if s := f.Stats(); s.Restarts != 0 {
 				t.Errorf("the publisher says that it is the same: got %+v, want Restarts 0", s)
@@ -85,7 +87,7 @@ func TestReborn(t *testing.T) {
 		f.ProcessRestarted(was)
 		applied(t, f, "the restart", func(s Stats) bool { return s.Restarts == 1 })
 		settleEmpty := func() {
-			for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 				if got, _ := r.state(); len(got) == 0 {
 					return
 				} else if time.Now().After(end) {
@@ -102,6 +104,29 @@ func TestReborn(t *testing.T) {
 		if s := f.Stats(); s.Restarts != 1 {
 			t.Errorf("replays %v: got %+v, want Restarts 1", replays, s)
 		}
+	}
+}
+
+// TestRebornBehindItsQueue checks that a restart that is noticed while messages of the process before still wait drops these, too.
+func TestRebornBehindItsQueue(t *testing.T) {
+	w := newWorker(43, true)
+	f, r := start(t, w, Options{})
+	f.Up()
+	for range 20 {
+		f.Offer(w.step())
+	}
+	settle(t, w, r, f)
+	m, was := w.step(), time.Now()
+	w.restart()
+	f.mu.Lock() // both come before the feed's goroutine runs
+	f.queue.push(m)
+	f.restartedAfter = was
+	f.mu.Unlock()
+	f.wake.Ring()
+	applied(t, f, "the restart", func(s Stats) bool { return s.Restarts == 1 })
+	settle(t, w, r, f)
+	if s := f.Stats(); s.Restarts != 1 || s.Gaps != 0 {
+		t.Errorf("got %+v, want one restart and no gap", s)
 	}
 }
 
