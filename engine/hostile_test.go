@@ -60,7 +60,7 @@ func TestHundredImages(t *testing.T) {
 // until waits for a condition that other goroutines bring about.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			all := make([]byte, 1<<20)
 			t.Fatalf("never: %s\n%s", what, all[:runtime.Stack(all, true)])

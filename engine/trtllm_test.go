@@ -68,7 +68,7 @@ func TestTRTLLMNames(t *testing.T) {
 					t.Fatalf("first sight: exact %v, %q, %d of %d tokens, want !p.Exact, p.Why == inexactLater, p.HashableIDs == p.Media[0].Offset",
 						p.Exact, p.Why, p.HashableIDs, len(p.IDs))
 				}
-				for end := time.Now().Add(10 * time.Second); !p.Exact && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				for end := time.Now().Add(2 * time.Minute); !p.Exact && time.Now().Before(end); time.Sleep(time.Millisecond) {
 					p = read()
 				}
 			}

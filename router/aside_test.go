@@ -122,7 +122,7 @@ func newRuled(t *testing.T, n int, breaks func(*engine.Server), worker func(i in
 
 func (r *ruled) eventually(what string, cond func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatalf("%s: not in time; rules aside %+v, findings %+v", what, r.au.Aside(), r.au.Findings())
 		}

@@ -70,7 +70,7 @@ func TestEvents(t *testing.T) {
 		t.Errorf("after a change: got %v, want fleet %q in it, decisions %q", news, `data-l="in flight">7<`, "")
 	}
 	resp.Body.Close()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
 		n := len(c.watching)
 		c.mu.Unlock()

@@ -156,7 +156,7 @@ func TestFollow(t *testing.T) {
 	step := func(what string, workers int, says, saysNot string) {
 		t.Helper()
 		rows := ""
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 			text, _ := lab.Get("http://" + page + "/workers")
 			rows = string(text)
 			if slices.IndexFunc(strings.Split(says, " and "), func(one string) bool { return !strings.Contains(said.String(), one) }) < 0 &&

@@ -104,7 +104,7 @@ func (b *bench) names() (list []string) {
 
 func (b *bench) wait(what string, cond func() bool) {
 	b.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			b.t.Fatal(what)
 		}

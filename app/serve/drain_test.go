@@ -71,7 +71,7 @@ func TestDrainIsLoggedOnce(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { r.watchDrains(ctx); close(ended) }()
-	for end := time.Now().Add(30 * time.Second); lines.Len() < 2 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); lines.Len() < 2 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	stop()
 	<-ended

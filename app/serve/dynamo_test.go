@@ -65,7 +65,7 @@ dynamo: {nats: {url: %q, auth: %q}, discovery: %q, frontends: ["127.0.0.1:40002"
 	defer s.close()
 	wait := func(what string, cond func() bool) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("got %q, want !time.Now().After(end)", what)
 			}

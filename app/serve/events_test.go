@@ -68,7 +68,7 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, keys, pub
 			t.Fatal(err)
 		}
 		m := zmq4.NewMsgFrom([]byte("kv"), binary.BigEndian.AppendUint64(nil, uint64(seq)), payload)
-		for end := time.Now().Add(20 * time.Second); s.rows(ix)[0].Batches <= uint64(seq); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); s.rows(ix)[0].Batches <= uint64(seq); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("batch %d was not applied: %+v, want it in time", seq, s.rows(ix)[0])
 			}

@@ -137,7 +137,7 @@ func (r *reloading) metric(line string) bool {
 
 func (r *reloading) wait(what string, cond func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !cond(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatal(what)
 		}

@@ -22,7 +22,7 @@ func TestLoadIsHeard(t *testing.T) {
 	go readLoadMessages(t.Context(), "tcp://"+pub.Addr().String(), w.Slots[0], zap.NewNop())
 	until := func(what string, ok func(l fleet.Load) bool) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !ok(w.Slots[0].Load(time.Now())); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); !ok(w.Slots[0].Load(time.Now())); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("never: %s, want it in time", what)
 			}

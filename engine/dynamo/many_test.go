@@ -50,7 +50,7 @@ func TestMessagesAheadAreBounded(t *testing.T) {
 	f := stream.Start(stream.Options{Source: p.Source(k), Decoder: &Decoder{Key: k},
 		Sink: stream.Join(indexer.New(indexer.Options{}), indexer.SlotOptions{})})
 	defer f.Close()
-	for end := time.Now().Add(20 * time.Second); f.Stats().LastMessage.IsZero() && time.Now().Before(end); {
+	for end := time.Now().Add(2 * time.Minute); f.Stats().LastMessage.IsZero() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	p.mu.Lock()
@@ -68,7 +68,7 @@ func TestRankHeardAgain(t *testing.T) {
 	for life := range 3 {
 		f := stream.Start(stream.Options{Source: source, Decoder: &Decoder{Key: k},
 			Sink: stream.Join(indexer.New(indexer.Options{}), indexer.SlotOptions{})})
-		for end := time.Now().Add(20 * time.Second); f.Stats().LastMessage.IsZero(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); f.Stats().LastMessage.IsZero(); time.Sleep(time.Millisecond) {
 			p.deliver(k, 1, 0, []byte{0})
 			if time.Now().After(end) {
 				t.Fatalf("life %d: nothing is heard", life)

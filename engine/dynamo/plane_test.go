@@ -116,7 +116,7 @@ func TestPlaneGap(t *testing.T) {
 	other := strings.Replace(root, `"block_hash":18446744073709551615`, `"block_hash":5`, 1)
 	wait := func(batches uint64) stream.Stats {
 		t.Helper()
-		for deadline := time.Now().Add(5 * time.Second); f.Stats().Batches < batches; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); f.Stats().Batches < batches; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("got %+v, want !time.Now().After(deadline)", f.Stats())
 			}

@@ -137,7 +137,7 @@ func found(t *testing.T, payload []byte, size int, locals []uint64) int {
 	f := stream.Start(stream.Options{Source: one(payload), Decoder: &Decoder{BlockSize: size}, Sink: stream.Join(ix, indexer.SlotOptions{}),
 		BlockSize: size})
 	defer f.Close()
-	for end := time.Now().Add(10 * time.Second); f.Stats().Batches == 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); f.Stats().Batches == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the batch was not applied")
 		}

@@ -59,7 +59,7 @@ func TestDrain(t *testing.T) {
 	}
 	until := func(what string, held0, held1 int, more func() bool) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); ix.HeldBlocks(sinks[0].Slot()) != held0 ||
+		for end := time.Now().Add(2 * time.Minute); ix.HeldBlocks(sinks[0].Slot()) != held0 ||
 			ix.HeldBlocks(sinks[1].Slot()) != held1 || !more(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%s: %d and %d blocks, want %d and %d; %+v", what, ix.HeldBlocks(sinks[0].Slot()),

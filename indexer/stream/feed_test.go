@@ -291,7 +291,7 @@ func settle(t *testing.T, w *worker, r *recorder, f *Feed) {
 	t.Helper()
 	var got map[held]int
 	var partial bool
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Microsecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Microsecond) {
 		w.mu.Lock()
 		truth := maps.Clone(w.truth)
 		w.mu.Unlock()
@@ -306,7 +306,7 @@ func settle(t *testing.T, w *worker, r *recorder, f *Feed) {
 // applied waits until the feed's queue is empty and a condition holds.
 func applied(t *testing.T, f *Feed, what string, ok func(Stats) bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Microsecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Microsecond) {
 		if s := f.Stats(); ok(s) {
 			return
 		} else if time.Now().After(end) {
@@ -317,7 +317,7 @@ func applied(t *testing.T, f *Feed, what string, ok func(Stats) bool) {
 
 // drained waits until the feed has taken all that was offered, so that its replays do not run ahead of the stream.
 func drained(f *Feed) {
-	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(20 * time.Microsecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Microsecond) {
 		f.mu.Lock()
 		n := len(f.queue.items)
 		f.mu.Unlock()

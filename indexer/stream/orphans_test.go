@@ -128,7 +128,7 @@ func (n *node) locals() (out []uint64) {
 func (w *tree) learn(n *node) {
 	w.Helper()
 	w.feed.Learn(Stem{Parent: n.hash, Locals: n.locals()})
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Microsecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Microsecond) {
 		w.feed.mu.Lock()
 		taken := len(w.feed.queuedStems) == 0
 		w.feed.mu.Unlock()

@@ -131,7 +131,7 @@ func TestAgentBesideAFullEngine(t *testing.T) {
 
 // saved waits until the agent's first snapshot is written: one that is killed before leaves nothing to go on from.
 func (r *agentRig) saved() {
-	for end := time.Now().Add(30 * time.Second); r.agents.Stats().SnapshotBytes == 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); r.agents.Stats().SnapshotBytes == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			r.Fatal("no snapshot is written")
 		}
@@ -142,7 +142,7 @@ func (r *agentRig) saved() {
 // its own, and nothing that the worker does not hold.
 func (r *agentRig) shown() {
 	r.Helper()
-	end := time.Now().Add(30 * time.Second)
+	end := time.Now().Add(2 * time.Minute)
 	for ; r.routers.Stats().Orphans == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			r.Fatalf("no block waits for its parent: %+v", r.routers.Stats())
@@ -222,7 +222,7 @@ func (r *agentRig) begin() {
 // heard waits until the agent hears its rank.
 func (r *agentRig) heard() {
 	r.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		if _, subscribed := r.w.engines[r.rank].pub.(*publisher).told(); subscribed {
 			return
 		} else if time.Now().After(end) {

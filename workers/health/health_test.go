@@ -83,7 +83,7 @@ func (w *ward) answers(a http.HandlerFunc) {
 
 func (w *ward) until(what string, ok func() bool) {
 	w.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			w.t.Fatalf("never: %s; out %q, load %+v", what, w.worker.OutReason(time.Now()).String(), w.worker.Slots[0].Load(time.Now()))
 		}

@@ -389,7 +389,7 @@ func TestSet(t *testing.T) {
 		}
 	}
 	wait := func(what string, ok func() bool) {
-		for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("got %s: %+v, want !time.Now().After(end)", what, p.Results())
 			}
