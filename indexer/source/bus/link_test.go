@@ -135,9 +135,13 @@ func TestOldServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			core, seen := observer.New(zap.WarnLevel)
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // several attempts
-			defer cancel()
-			if err := begin(ctx, zap.New(core)); err == nil {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- begin(ctx, zap.New(core)) }()
+			until(t, "a line", func() bool { return seen.Len() > 0 })
+			time.Sleep(2 * time.Second) // several attempts
+			cancel()
+			if err := <-ended; err == nil {
 				t.Error("got no error of a server that is too old, want the end of the wait")
 			}
 			if list := seen.All(); len(list) != 1 || list[0].ContextMap()["error"] != says {
@@ -145,6 +149,7 @@ func TestOldServer(t *testing.T) {
 			}
 		})
 	}
+	until(t, "the router's line", func() bool { return seen.FilterMessageSnippet("cannot read").Len() > 0 })
 	if list := seen.FilterMessageSnippet("cannot read").All(); len(list) != 1 || list[0].ContextMap()["error"] != says {
 		t.Errorf("got %v in the router's log, want %q once", list, says)
 	}
