@@ -48,11 +48,13 @@ func TestAdaptersAreFollowed(t *testing.T) {
 			got := w.worker.Adapters()
 			return got != nil && maps.Equal(got, step.want)
 		})
-		if n := testutil.ToFloat64(w.nurse.reloaded.WithLabelValues("w")); n != step.moved {
-			t.Errorf("step %d: got %v loaded anew, want %v", i, n, step.moved)
-		}
-		if said := w.log.FilterMessageSnippet(step.log).Len(); step.log != "" && said != 1 {
-			t.Errorf("step %d: %q was said %d times", i, step.log, said)
+		moved := func() float64 { return testutil.ToFloat64(w.nurse.reloaded.WithLabelValues("w")) }
+		said := func() int { return w.log.FilterMessageSnippet(step.log).Len() }
+		w.until(fmt.Sprint("the words of step ", i), func() bool { // after the adapters
+			return moved() == step.moved && (step.log == "" || said() > 0)
+		})
+		if step.log != "" && said() != 1 {
+			t.Errorf("step %d: %q was said %d times, want once", i, step.log, said())
 		}
 	}
 }
