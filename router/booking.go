@@ -228,7 +228,7 @@ func (r *booker) openBooking(p *plan, b *bookingRecord, work ledger.Booking) {
 		work.Bytes += lineBytes + 8*len(b.line.HashIDs)
 	}
 	b.shareNumber = r.replicas.number()
-	r.replicas.share(b, &work) // before Book, so that other replicas hear of the end after it
+	r.replicas.share(b, &work, false) // before Book, so that other replicas hear of the end after it
 	r.opt.Ledger.Book(p.out.ID, work)
 }
 

@@ -131,8 +131,9 @@ func TestForecastQueue(t *testing.T) {
 	}
 }
 
-// TestForecastOfReplicas: two replicas that share their decisions forecast from the requests of both.
-func TestForecastOfReplicas(t *testing.T) {
+// TestCountedOnceByReplicas: two replicas that share their decisions forecast from the requests of both, and count their tenants' work,
+// once each, though each is retried at another worker after the first one seemed to have answered.
+func TestCountedOnceByReplicas(t *testing.T) {
 	text := strings.Repeat("In the beginning the router was created. ", 12)
 	one, other := newWorld(t, 2), newWorld(t, 2)
 	join := func(w, to *world) {
@@ -140,6 +141,7 @@ func TestForecastOfReplicas(t *testing.T) {
 	}
 	say := func(i int) string { return chatBody("m", fmt.Sprintf("%q", fmt.Sprint(i, text))) }
 	for _, w := range []*world{one, other} {
+		w.opt.Fair = true
 		for slot := range w.slots {
 			w.stores(slot, say(0))
 		}
@@ -155,14 +157,26 @@ func TestForecastOfReplicas(t *testing.T) {
 	tokens := 0
 	for i := range 12 {
 		w := []*world{one, other}[i%2]
-		d := w.decide(say(i % 3))
+		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint(i), Path: "/v1/chat/completions", Tenant: fmt.Sprint("t", i/9),
+			Body: [][]byte{[]byte(say(i % 3))}})
 		tokens = d.PromptTokens
 		w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr})
+		if i%3 > 0 {
+			w.Observe(Outcome{ID: d.ID, Phase: Done, Addr: d.Targets[0].Addr, Code: 503})
+		}
+		for _, slot := range w.slots {
+			if slot.Worker.Addr != d.Targets[0].Addr {
+				w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: slot.Worker.Addr})
+			}
+		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, Answered: true, CachedTokens: -1, PromptTokens: tokens})
 	}
 	a, b := one.Forecasts()[0].Hour, other.Forecasts()[0].Hour
 	if a.Tokens != float64(14*tokens) || a.Covered != 1 || a.Tokens != b.Tokens || math.Abs(a.Today.HitRate-b.Today.HitRate) > 0.01 {
 		t.Errorf("got %v and %v tokens, %v and %v covered, hit rates %.3f and %.3f; want one forecast of 14 prompts of %d tokens",
 			a.Tokens, b.Tokens, a.Covered, b.Covered, a.Today.HitRate, b.Today.HitRate, tokens)
+	}
+	if a, b := one.opt.Ledger.Ahead("m", "t0"), other.opt.Ledger.Ahead("m", "t0"); a != b || a == 0 {
+		t.Errorf("got a tenant ahead by %d and %d tokens of work, want as many in both", a, b)
 	}
 }

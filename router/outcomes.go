@@ -102,12 +102,12 @@ func (r *follower) confirm(o Outcome) bool {
 	}
 	if moved.Slot == nil { // it was not steered, and now has a worker
 		r.recordUnsteered(b, o.ID, r.opt.Now())
-		r.replicas.share(b, now)
+		r.replicas.share(b, now, false)
 		return true
 	}
 	r.metrics.movedRequests.Inc()
 	if moved.Slot == now.Slot { // only the decode worker differs
-		r.replicas.share(b, now)
+		r.replicas.share(b, now, true)
 		return true
 	}
 	at, ttl := r.opt.Now(), r.serving.Load().predictedTTL
@@ -128,7 +128,7 @@ func (r *follower) confirm(o Outcome) bool {
 	for _, m := range b.newMedia {
 		r.sightings.saw(now.Slot, m)
 	}
-	r.replicas.share(b, now)
+	r.replicas.share(b, now, true)
 	return true
 }
 

@@ -45,6 +45,7 @@ type SharedBooking struct {
 	From            int
 	EventsExpected  bool     // events will tell of its prefill
 	Fetches         bool     // the engine downloads an image first: as Work.Media
+	Moved           bool     // it was told before, at another worker: what it asks for is counted already
 	Proven          int      // blocks that events proved
 	Locals          []uint64 // the prompt's blocks
 	Path            []uint64 // of a request that is remembered: the numbers of its path's steps
@@ -80,13 +81,13 @@ func (r *Replicas) number() uint64 {
 	return r.last.Add(1)
 }
 
-// share tells other replicas of a booking that has a slot.
-func (r *Replicas) share(b *bookingRecord, at *ledger.Booking) {
+// share tells other replicas of a booking that has a slot. moved: they were told of it before.
+func (r *Replicas) share(b *bookingRecord, at *ledger.Booking, moved bool) {
 	if b.shareNumber == 0 || at.Slot == nil {
 		return
 	}
 	s := &SharedBooking{Number: b.shareNumber, Worker: at.Slot.Worker.StableName, Rank: at.Slot.Rank, Tokens: at.Tokens, Fetch: at.Fetch,
-		Pull: at.Pull, Context: at.Context, Path: b.path, Media: b.media, Fetches: at.Media}
+		Pull: at.Pull, Context: at.Context, Path: b.path, Media: b.media, Fetches: at.Media, Moved: moved}
 	s.setDecoder(at)
 	if at.Counted {
 		s.Model, s.Tenant = at.Model, at.Tenant
@@ -228,8 +229,10 @@ func (r *Replicas) takeShared(replica string, s *SharedBooking) {
 			note.media = append(note.media, m)
 		}
 	}
-	r.forecasting.taken(&b, note.chain, now)
-	r.opt.Ledger.Take(replica, s.Number, b)
+	if !s.Moved {
+		r.forecasting.taken(&b, note.chain, now)
+	}
+	r.opt.Ledger.Take(replica, s.Number, b, s.Moved)
 }
 
 // Reconcile takes the list of all open bookings of another replica: bookings missing from it have ended, unknown ones are

@@ -13,8 +13,9 @@ func (l *Ledger) Taken() Taken {
 	return l.takenSize
 }
 
-// Take books another replica's request, which has a slot, under the replica's number.
-func (l *Ledger) Take(replica string, number uint64, b Booking) {
+// Take books another replica's request, which has a slot, under the replica's number. moved: its tenant's work has it already, from
+// another slot.
+func (l *Ledger) Take(replica string, number uint64, b Booking, moved bool) {
 	now := l.now()
 	b.At = now
 	work, decoding := b.Work, b.decoding()
@@ -31,7 +32,9 @@ func (l *Ledger) Take(replica string, number uint64, b Booking) {
 	}
 	l.taken[replica][number] = one
 	l.count(&b, 1)
-	l.work.give(&b, now)
+	if !moved {
+		l.work.give(&b, now)
+	}
 	l.takenSize.Bookings, l.takenSize.Bytes = l.takenSize.Bookings+1, l.takenSize.Bytes+b.Bytes
 }
 

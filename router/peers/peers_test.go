@@ -433,7 +433,7 @@ func TestReleasesRead(t *testing.T) {
 func TestWire(t *testing.T) {
 	all, m := wireEntries(), messageHead("AAAAAAAA")
 	given := all[0].(*router.SharedBooking)
-	given.Fetches = true
+	given.Fetches, given.Moved = true, true
 	for _, e := range all[:4] {
 		m = appendShared(m, e.(*router.SharedBooking))
 	}

@@ -63,6 +63,7 @@ const (
 
 	flagTold     = 1
 	flagFetches  = 2
+	flagMoved    = 4
 	flagAnswered = 1
 	flagCut      = 2
 	flagWhole    = 1 // of a state: it has all open bookings
@@ -111,6 +112,9 @@ func appendShared(b []byte, s *router.SharedBooking) []byte {
 	}
 	if s.Fetches {
 		flags |= flagFetches
+	}
+	if s.Moved {
+		flags |= flagMoved
 	}
 	b = appendLocals(append(b, flags), s.Locals)
 	media := s.Media[:min(len(s.Media), maxMedia)]
@@ -216,7 +220,7 @@ func (r *reader) booking() *router.SharedBooking {
 		Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Decoder: r.text(), DecoderRank: r.rank(),
 		Tokens: r.number(), Context: r.number(), From: r.number(), Proven: r.number()}
 	flags := r.Byte()
-	s.EventsExpected, s.Fetches = flags&flagTold != 0, flags&flagFetches != 0
+	s.EventsExpected, s.Fetches, s.Moved = flags&flagTold != 0, flags&flagFetches != 0, flags&flagMoved != 0
 	s.Locals = r.words(router.MaxSharedBlocks)
 	s.Media = make([]router.SharedMedium, r.Count(maxMedia, 17))
 	for i := range s.Media {
