@@ -2,6 +2,15 @@
 //
 //	body ─▶ request ─ prompt ─▶ draft ─ resolve ─▶ sizes, names ─ prompt ─▶ token ids, spans ─ mmhash/block ─▶ hashes
 //
+// What becomes of a request's media, in this order:
+//
+//	prompt.MediaPart           what the client wrote: image, audio or video (prompt/part.go)
+//	mediaReader.resolve        an image: its bytes are identified (source.go), handed to the worker (delivery.go) and named (callByName)
+//	mediaReader.other          audio, video, embeddings: only an identity; their tokens are not counted, since engines resample them
+//	prompt.Expand              images become placeholder tokens; the ids end before the first medium that no rule counts
+//	Model.expand               the exact part of the prompt ends there, or before the first without a name, and Why says so; router/recall.go
+//	                           looks up the rest by what events taught (router/learned)
+//
 // A Model is one model directory, read for one set of server settings (Server). Every byte of a request is treated as hostile, and
 // nothing here waits on the network beyond the caller's context.
 package engine

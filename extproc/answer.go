@@ -20,11 +20,6 @@ const (
 	HeaderSecond = "x-target-worker-2"    // where a retry goes
 	HeaderReason = "x-route-reason"       // exact, learned, predicted, affinity or load
 	HeaderRank   = "x-data-parallel-rank" // read by the front ends of vLLM and SGLang
-	// Read by NVIDIA Dynamo's front ends in direct mode.
-	HeaderInstance     = "x-dynamo-worker-instance-id"
-	HeaderInstanceRank = "x-dynamo-dp-rank"
-	HeaderPrefill      = "x-dynamo-prefill-instance-id"
-	HeaderPrefillRank  = "x-dynamo-prefill-dp-rank"
 	// Read by llm-d's sidecar beside a worker: which workers it asks to prefill, to encode, and for KV blocks, each as ip:port.
 	HeaderPrefiller = "x-prefiller-host-port"
 	HeaderEncoder   = "x-encoder-hosts-ports"
@@ -134,18 +129,11 @@ func (t *streamSettings) steer(d router.Decision) mutation {
 	if t.Mode != Sightline {
 		m.set(HeaderEndpoint, t.ranked(d))
 	}
-	rank, behind, instance, prefill, prefiller := number(first.Rank), "", "", "", first.Prefill
-	if first.Instance != "" {
-		rank, behind, instance, prefiller = "", rank, first.Prefill, ""
-	}
-	if instance != "" {
-		prefill = number(first.PrefillRank)
+	rank, prefiller := number(first.Rank), first.Prefill
+	if m.nameInstances(&first) {
+		rank, prefiller = "", ""
 	}
 	m.setOrRemove(HeaderRank, rank)
-	m.setOrRemove(HeaderInstance, first.Instance)
-	m.setOrRemove(HeaderInstanceRank, behind)
-	m.setOrRemove(HeaderPrefill, instance)
-	m.setOrRemove(HeaderPrefillRank, prefill)
 	m.setOrRemove(HeaderPrefiller, prefiller)
 	m.setOrRemove(HeaderEncoder, d.Encoder)
 	m.setOrRemove(HeaderSource, d.Source)

@@ -1,5 +1,6 @@
 // Package mmhash names media: a ContentID is one file's identity here, and packages below it compute the names that engines use
-// (enginehash) and the hashes of a prompt's blocks (block). Store keeps names that were computed. Bytes are read in package media.
+// (enginehash) and the hashes of a prompt's blocks (block). Store keeps names that were computed. Bytes are read in package media. What
+// vLLM hashes for its mm_hash is told by engine/vllm/names.go.
 package mmhash
 
 import (

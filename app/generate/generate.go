@@ -313,7 +313,7 @@ func flagFor(err error) (hint string, lasting bool) {
 // kubectlProxy is where `kubectl proxy` listens by default.
 const kubectlProxy = "http://127.0.0.1:8001"
 
-// pods lists a group's pods.
+// pods lists them.
 func (g *Pods) pods(ctx context.Context) ([]discover.Endpoint, error) {
 	if os.Getenv("KUBERNETES_SERVICE_HOST") == "" && g.API == "" { // outside of a pod
 		g.API = kubectlProxy

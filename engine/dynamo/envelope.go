@@ -1,4 +1,5 @@
-// Package dynamo reads what NVIDIA Dynamo's workers publish about their KV caches, and discovers the workers.
+// Package dynamo has what belongs to NVIDIA Dynamo: it reads what Dynamo's workers publish about their KV caches, discovers the workers,
+// and names images as its front ends do.
 //
 //	ZMQ frame ─ 01 ‖ length u32 BE ‖ envelope ┐
 //	NATS message ───────────────── envelope ──┴─ Plane ─ list of RouterEvents ─ Decoder ─▶ kvevent.Batch
@@ -9,10 +10,21 @@
 //	plane.go      one stream of many workers → a stream.Source for each worker-rank
 //	transports.go that stream over ZMQ and NATS
 //	discovery.go  the records of the file back end; follow.go: polling them; cards.go: which endpoints are deployed
+//	names.go      names of images, salts, and how blocks are keyed (Keys)
 //
 // A RouterEvent carries its worker and rank, and two hashes of each block: block_hash is the engine hash, and tokens_hash is the
 // local hash by Dynamo's own rule (block.Dynamo), which requests to such workers must use. Source: Dynamo 1.6.1, captures of
 // running processes and its crate dynamo-kv-router.
+//
+// Outside of it only this is Dynamo's, and would go with it (git grep -il dynamo lists the rest, which compares with it or mentions it):
+//
+//	dynamo.go       of app/config, app/serve and app/generate (keys, workers, init), of extproc (headers), of mmhash/block (hashes)
+//	Server.Dynamo   in engine, with its callers, and block_hash in server.go
+//	Config.Dynamo   with what reads it: app/config, app/serve (workers.go, envoy.go), app/doctor and app/findings (SL0109), cmd's --dynamo
+//	Instance        of router.Target, and with Frontends of fleet.Worker and registry.Spec, which have a branch wherever they are read
+//	inspect         dynamoOwner: a front end is recognized
+//	denied          rows of "Dynamo" in fields.go and headers.go
+//	tests           e2e/dynamo, e2e/dynamo_test.go
 package dynamo
 
 import (

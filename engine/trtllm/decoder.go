@@ -390,7 +390,7 @@ func whole(v gjson.Result) (n int, ok bool) {
 // ok is false for null.
 func blockHash(v gjson.Result) (h uint64, ok bool) {
 	if v.Type == gjson.String {
-		return block.DynamoName(v.Str), v.Str != ""
+		return block.Name64(v.Str), v.Str != ""
 	}
 	return number(v)
 }

@@ -1,4 +1,10 @@
-// Package vllm reads the KV events of vLLM 0.23 to 0.33.
+// Package vllm has what differs for vLLM 0.23 to 0.33, and reads its KV events (this file):
+//
+//	dialect.go, parts.go   how it reads messages
+//	names.go               an image's mm_hash
+//	rules.go               its defaults and facts by release
+//	info.go                how its servers are asked
+//	stored.go, groups.go, chains.go   events of stored blocks, and of hybrid models' KV cache groups
 //
 // A payload is a msgpack array [time, [event, …], rank]. An event is an array, tag first (0.23), or a map with a "type" (from
 // 0.24). Unknown fields are skipped and counted:

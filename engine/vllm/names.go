@@ -15,6 +15,14 @@ import (
 	"github.com/tidwall/gjson"
 )
 
+// How an image's mm_hash is computed, the name by which vLLM's events call it:
+//
+//	Keys.Name     newKeys makes it from the server's flags and release; engine/resolve.go calls it for each image (callByName)
+//	Names.Recipe  the fields that are hashed, in the release's order: what is written before and after the file's bytes
+//	media.Names   the bytes through that hash, once: mmhash.Store has the name from then on
+//
+// A client's uuid is the name itself or, with options of the request, hashed in place of the bytes.
+
 // Generation is one form of vLLM's image hash (mm_hash). Which release has which form was checked against the wheels 0.23.0 to
 // 0.33.0.
 type Generation uint8

@@ -46,6 +46,8 @@ import (
 	"math/bits"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/zeebo/xxh3"
 )
 
 // Span is one medium's place in a prompt: tokens [Offset, Offset+Length), and the number of its name (see Key.Name).
@@ -111,13 +113,28 @@ func (k *Key) Root(adapter, salt string) (r Root) {
 
 // Name returns the number by which a name of a medium enters block hashes. The name's case counts, except in 64 hex digits.
 func (k *Key) Name(name string) uint64 {
-	var digest [32]byte
-	if len(name) == 2*len(digest) {
-		if _, err := hex.Decode(digest[:], bytesOfText(name)); err == nil {
-			return k.Digest(digest[:])
-		}
+	if digest, ok := digestOf(name); ok {
+		return k.Digest(digest[:])
 	}
 	return k.sum(kindName, bytesOfText(name), nil, 0)
+}
+
+// Name64 converts a name to 64 bits without a key: the first 16 digits of 64 hex digits, else XXH3-64 of the text. So TensorRT-LLM's block
+// hashes in hex are read, and Dynamo converts images' names (1.6, hash_mm_identifier).
+func Name64(name string) uint64 {
+	if digest, ok := digestOf(name); ok {
+		return binary.BigEndian.Uint64(digest[:])
+	}
+	return xxh3.HashString(name)
+}
+
+// digestOf reads 64 hex digits.
+func digestOf(text string) (digest [32]byte, ok bool) {
+	if len(text) != 2*len(digest) {
+		return digest, false
+	}
+	_, err := hex.Decode(digest[:], bytesOfText(text))
+	return digest, err == nil
 }
 
 // Digest returns Name of a digest's hex digits.

@@ -238,3 +238,15 @@ func BenchmarkLocal(b *testing.B) {
 		})
 	}
 }
+
+func TestName64(t *testing.T) {
+	for name, want := range map[string]uint64{
+		"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef": 0x0123456789abcdef,
+		"https://example.com/image.jpg":                                    7734907907301923238,
+		"opaque-renderer-image-0":                                          14437604544409538977,
+	} {
+		if got := Name64(name); got != want {
+			t.Errorf("Name64(%q) = %d, want %d", name, got, want)
+		}
+	}
+}

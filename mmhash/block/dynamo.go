@@ -2,7 +2,6 @@ package block
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -18,7 +17,7 @@ import (
 //	salt    part of the seed, so of every block
 //	eagle   windows of one token more than the block, which overlap by one
 //
-// The names are Dynamo's 64 bits: two images with equal pads (30 bits of the name) are the same there, and so here.
+// The names are Dynamo's 64 bits (Name64): two images with equal pads (30 bits of the name) are the same there, and so here.
 //
 // These hashes have no secret, and cannot get one: events do not carry what they are made of. Whoever knows the seed can find
 // another block with the same hash, under another salt too (docs/security.md says what follows). Chain hashes are keyed here as well.
@@ -44,18 +43,6 @@ func DynamoSeed(lora, namespace string) uint64 {
 		seed += xxh3.HashStringSeed(namespace, 1)
 	}
 	return seed
-}
-
-// DynamoName converts a name to 64 bits without a key, as Dynamo does (1.6, hash_mm_identifier): the first 16 digits of a 64-digit hex
-// string, else XXH3-64 of the text. Engines' own block hashes in hex are read so too.
-func DynamoName(name string) uint64 {
-	var digest [32]byte
-	if len(name) == 2*len(digest) {
-		if _, err := hex.Decode(digest[:], bytesOfText(name)); err == nil {
-			return binary.BigEndian.Uint64(digest[:])
-		}
-	}
-	return xxh3.HashString(name)
 }
 
 // Pad returns the token id that replaces an image with this name (Dynamo 1.6 and SGLang, pad_value).

@@ -133,15 +133,3 @@ func TestDynamoTextVectors(t *testing.T) {
 		t.Errorf("one name: got %d, want 231838601075267525", got)
 	}
 }
-
-func TestDynamoName(t *testing.T) {
-	for name, want := range map[string]uint64{
-		"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef": 0x0123456789abcdef,
-		"https://example.com/image.jpg":                                    7734907907301923238,
-		"opaque-renderer-image-0":                                          14437604544409538977,
-	} {
-		if got := DynamoName(name); got != want {
-			t.Errorf("DynamoName(%q) = %d, want %d", name, got, want)
-		}
-	}
-}

@@ -229,7 +229,7 @@ func readHash(b []byte) (uint64, []byte, error) {
 		return kvevent.FoldDigest(d), rest, err
 	case msgp.StrType:
 		s, rest, err := msgp.ReadStringZC(b)
-		return block.DynamoName(View(s)), rest, err
+		return block.Name64(View(s)), rest, err
 	}
 	return 0, b, fmt.Errorf("block hash: want an integer or bytes, got %s", msgp.NextType(b))
 }
