@@ -201,12 +201,12 @@ func TestAccessLogOfOneEnvoy(t *testing.T) {
 		t.Errorf("whom Envoy denies: got %+v, want [0].Denied false, [2].Denied true, [2].Answered false, [3].Denied false", got)
 	}
 	if !got[0].Answered || got[1].Answered || got[0].Source == 0 || got[0].Source != got[1].Source {
-		t.Errorf("got %+v, want got[0].Answered, !got[1].Answered, got[0].Source != 0, got[0].Source == got[1].Source", got)
+		t.Errorf("got %+v, want the first answered and the second not, both under one source, not 0", got)
 	}
 	leave()
 	eventually(t, "the end of the stream is told", seen(5))
 	if got[4].Phase != router.Lost || got[4].Source != got[0].Source {
-		t.Errorf("got %+v, want got[4].Phase == router.Lost, got[4].Source == got[0].Source", got[4])
+		t.Errorf("got %+v, want the last one Lost, under source %d as the first", got[4], got[0].Source)
 	}
 }
 

@@ -37,7 +37,7 @@ func decoded(t testing.TB, wire encoded) *extprocv3.ProcessingResponse {
 		t.Fatal(err)
 	}
 	if len(a.ProtoReflect().GetUnknown()) > 0 {
-		t.Fatalf("unknown fields in %v, want len(a.ProtoReflect().GetUnknown()) == 0", a)
+		t.Fatalf("got the fields %x of no message in %v, want none", a.ProtoReflect().GetUnknown(), a)
 	}
 	return a
 }
@@ -103,8 +103,7 @@ func TestSteer(t *testing.T) {
 			got := told(decoded(t, ours.bodyAnswer(d)).GetRequestBody().GetResponse().GetHeaderMutation())
 			if h := decoded(t, ours.headersAnswer(d)); !maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), got) ||
 				!proto.Equal(h.GetModeOverride(), noBody) {
-				t.Errorf("at the headers: %v, want maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), "+
-					"got), proto.Equal(h.GetModeOverride(), noBody)", h)
+				t.Errorf("got %v at the headers, want the headers %v as at the body, and no body asked for", h, got)
 			}
 			c.want[HeaderID], c.want[HeaderReason] = "ID1", "exact"
 			for _, name := range choiceHeaders {
@@ -167,8 +166,7 @@ func TestRefusal(t *testing.T) {
 			Error struct{ Message, Type string }
 		}
 		if err := json.Unmarshal(r.GetBody(), &body); err != nil || body.Error.Type != c.kind || body.Error.Message != `model "x" is not here` {
-			t.Errorf("%d: body %s (%v), want no error, body.Error.Type == c.kind, body.Error.Message == `model \"x\" is not here`",
-				c.status, r.GetBody(), err)
+			t.Errorf("status %d: got %s (%v), want an error of type %q that says which model is not here", c.status, r.GetBody(), err, c.kind)
 		}
 		h := told(r.GetHeaders())
 		if h["content-type"] != "application/json" || (h["retry-after"] != "") != c.retry {
@@ -233,14 +231,13 @@ func TestEditedAnswerOnTheWire(t *testing.T) {
 		got := decoded(t, wire.Materialize())
 		r := got.GetRequestBody().GetResponse()
 		if !bytes.Equal(r.GetBodyMutation().GetBody(), body) {
-			t.Errorf("%d bytes: body of %d, want bytes.Equal(r.GetBodyMutation().GetBody(), body)",
-				n, len(r.GetBodyMutation().GetBody()))
+			t.Errorf("%d bytes: got a body of %d bytes, want the same bytes back", n, len(r.GetBodyMutation().GetBody()))
 		}
 		if h := told(r.GetHeaderMutation()); h[HeaderWorker] != "10.0.0.1:1" || h["content-length"] != strconv.Itoa(n) {
 			t.Errorf("%d bytes: headers %v, want [HeaderWorker] %q, content-length %q", n, h, "10.0.0.1:1", strconv.Itoa(n))
 		}
 		if got.GetDynamicMetadata() == nil {
-			t.Errorf("%d bytes: metadata lost, want got.GetDynamicMetadata() != nil", n)
+			t.Errorf("%d bytes: got no metadata, want the decision's", n)
 		}
 	}
 }
@@ -250,7 +247,7 @@ func TestIDs(t *testing.T) {
 	for range 1000 {
 		id := newID()
 		if seen[id] || len(id) > maxID || len(id) < 20 || strings.ContainsAny(id, "\r\n ") {
-			t.Fatalf("id %q, want !seen[id], len(id) <= %v, len(id) >= 20, !strings.ContainsAny(id, \"\\r\\n \")", id, maxID)
+			t.Fatalf("got the id %q, want a new one of 20 to %d characters that fits a header", id, maxID)
 		}
 		seen[id] = true
 	}

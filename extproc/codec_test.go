@@ -30,7 +30,7 @@ func sameAsStock(t *testing.T, wire []byte, size int) {
 	var got inbound
 	gotErr := codec{}.Unmarshal(cut(wire, size), &got)
 	if (wantErr == nil) != (gotErr == nil) {
-		t.Fatalf("cut at %d: error %v, protobuf says %v, want (wantErr == nil) == (gotErr == nil)", size, gotErr, wantErr)
+		t.Fatalf("cut at %d: got error %v, want what protobuf says: %v", size, gotErr, wantErr)
 	}
 	if wantErr != nil {
 		return
@@ -43,7 +43,7 @@ func sameAsStock(t *testing.T, wire []byte, size int) {
 		t.Fatalf("cut at %d: body of %d bytes, want %d", size, len(g), len(body))
 	}
 	if b := got.GetRequestBody(); len(b.GetBody()) > 0 {
-		t.Fatalf("cut at %d: body also in the message, want len(b.GetBody()) == 0", size)
+		t.Fatalf("cut at %d: got %d bytes of the body in the message too, want none", size, len(b.GetBody()))
 	}
 	for _, m := range []*extprocv3.ProcessingRequest{&want, &got.ProcessingRequest} { // unknown fields may be encoded differently
 		m.ProtoReflect().SetUnknown(nil)

@@ -68,7 +68,7 @@ func TestEndpointPickerConformance(t *testing.T) {
 		}
 		failed, told := strings.Contains(name, "Skipped"), strings.Contains(said.String(), "checks (Destination Endpoint)")
 		if failed != (err != nil) || failed != told {
-			t.Errorf("%s: %v\n%s, want failed == (err != nil), failed == %v", name, err, said, told)
+			t.Errorf("%s: got %v\n%s\nwant it to fail, and to say so: %v", name, err, said, failed)
 		}
 	}
 	for _, r := range results {
@@ -161,7 +161,7 @@ func TestRouteSettings(t *testing.T) {
 			r := newRig(t, within, Options{Route: c.server})
 			l := r.open(t, c.md...)
 			if h := l.ask(headersMsg(&buffered, false, chat()...)); h.GetRequestHeaders() == nil {
-				t.Fatalf("first answer %v, want h.GetRequestHeaders() != nil", h)
+				t.Fatalf("got %v first, want an answer to the headers", h)
 			}
 			got := told(l.ask(bodyMsg(`{}`, true)).GetRequestBody().GetResponse().GetHeaderMutation())
 			for name, v := range c.want {
@@ -251,7 +251,7 @@ func TestServedEndpoint(t *testing.T) {
 				t.Errorf("first %+v, want Phase %d, Addr %q", o, router.Started, "10.0.0.2:8000")
 			}
 			if o := outcomes[1]; o.Phase != router.Ended || o.Code != 200 || o.FirstByte <= 0 || o.ID != outcomes[0].ID {
-				t.Errorf("second %+v, want o.Phase == router.Ended, o.Code == 200, o.FirstByte > 0, o.ID == outcomes[0].ID", o)
+				t.Errorf("got %+v second, want the same request's end with status 200 and the time of its first byte", o)
 			}
 		})
 	}
@@ -343,7 +343,7 @@ func TestFullDuplex(t *testing.T) {
 	l.ExternalProcessor_ProcessClient = r.open(t).ExternalProcessor_ProcessClient
 	send(headersMsg(&duplexed, false, ":method", "POST", ":path", "/v1/embeddings"))
 	if a := l.next(); a.GetRequestHeaders() == nil {
-		t.Fatalf("answer %v, want a.GetRequestHeaders() != nil", a)
+		t.Fatalf("got %v, want an answer to the headers", a)
 	}
 	send(bodyMsg("abc", false))
 	if s := l.next().GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse(); string(s.GetBody()) != "abc" ||
@@ -380,7 +380,7 @@ func TestNamedPod(t *testing.T) {
 			MetadataContext: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 				spaceLB: {Fields: map[string]*structpb.Value{keyServed: structpb.NewStringValue(c.served)}}}}})
 		if got := told(a.GetResponseHeaders().GetResponse().GetHeaderMutation())[HeaderPod]; got != c.want || a.GetResponseHeaders() == nil {
-			t.Errorf("got %+v: %q, want got == c.want, a.GetResponseHeaders() != nil", c, got)
+			t.Errorf("%+v: got the pod %q, want %q in an answer to the response's headers", c, got, c.want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestFrames(t *testing.T) {
 				}
 				for _, b := range lent {
 					if (*b)[0] != byte(g) || (*b)[len(*b)-1] != byte(round) {
-						t.Error("lent to two at a time, want (*b)[0] == byte(g), (*b)[len(*b)-1] == byte(round)")
+						t.Error("got memory that another goroutine has written, want it lent to one at a time")
 					}
 					f.Put(b)
 				}

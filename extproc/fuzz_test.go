@@ -189,13 +189,12 @@ func FuzzGate(f *testing.F) {
 		h := readHead(list, end, tenants.Header)
 		verdict, reason := h.judge(1<<20, tenants)
 		if _, known := refusals[reason]; verdict == unreadable && !known {
-			t.Fatalf("refused for %q, which has no answer, want verdict != %v or known", reason, unreadable)
+			t.Fatalf("got the refusal %q without an answer, want one of refusals", reason)
 		}
 		plain, _, _ := strings.Cut(asked, "?")
 		if p, err := url.PathUnescape(plain); err == nil && method == "POST" && !end && verdict == notOurs &&
 			denied.IsEndpoint(path.Clean(strings.TrimSuffix(p, "\n"))) {
-			t.Fatalf("%q is not ours: %s, want an error or method != \"POST\" or end or verdict != %v or "+
-				"!denied.IsEndpoint(path.Clean(strings.TrimSuffix(p, \"\\n\")))", asked, reason, notOurs)
+			t.Fatalf("%q: got %q (%s), want a prompt's endpoint to be ours", asked, verdict, reason)
 		}
 		if verdict != readable {
 			return

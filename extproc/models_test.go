@@ -13,19 +13,19 @@ func TestModels(t *testing.T) {
 	r := newRig(t, always(pick), Options{Models: []string{"a", "b", "a-lora"}})
 	got := r.talk(t, headersMsg(nil, true, get...))
 	if len(got) != 1 || got[0].GetImmediateResponse().GetStatus().GetCode() != 200 {
-		t.Fatalf("got %v, want len(got) == 1, got[0].GetImmediateResponse().GetStatus().GetCode() == 200", got)
+		t.Fatalf("got %v, want one answer with status 200", got)
 	}
 	body := got[0].GetImmediateResponse().GetBody()
 	if ids := gjson.GetBytes(body, "data.#.id").Raw; ids != `["a","b","a-lora"]` || gjson.GetBytes(body, "object").Str != "list" {
-		t.Errorf("got %s, want ids == `[\"a\",\"b\",\"a-lora\"]`, gjson.GetBytes(body, \"object\").Str == \"list\"", body)
+		t.Errorf("got %s, want a list of a, b and a-lora", body)
 	}
 	for _, other := range [][]string{{":method", "POST", ":path", "/v1/models"}, {":method", "GET", ":path", "/v1/models/a"}} {
 		if got := r.talk(t, headersMsg(nil, true, other...)); len(got) != 1 || got[0].GetImmediateResponse() != nil {
-			t.Errorf("got %v: %v, want len(got) == 1, got[0].GetImmediateResponse() == nil", other, got)
+			t.Errorf("%v: got %v, want it let through", other, got)
 		}
 	}
 	if got := newRig(t, always(pick), Options{}).talk(t, headersMsg(nil, true, get...)); len(got) != 1 ||
 		got[0].GetImmediateResponse() != nil {
-		t.Errorf("without names: got %v, want len(got) == 1, got[0].GetImmediateResponse() == nil", got)
+		t.Errorf("without names: got %v, want it let through", got)
 	}
 }

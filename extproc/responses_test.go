@@ -41,7 +41,7 @@ func TestAnswerID(t *testing.T) {
 	}
 	c.learnAnswerID(&extprocv3.HttpBody{Body: make([]byte, 1000)})
 	if c.responseBegin != nil || c.wantsAnswerID {
-		t.Errorf("%d bytes kept of an answer that does not tell, want c.responseBegin == nil, !c.wantsAnswerID", len(c.responseBegin))
+		t.Errorf("got %d bytes kept of an answer that has no id, want none", len(c.responseBegin))
 	}
 }
 

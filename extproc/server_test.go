@@ -25,8 +25,7 @@ func TestHealth(t *testing.T) {
 		"other": codes.NotFound} {
 		res, err := healthpb.NewHealthClient(r.conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
 		if status.Code(err) != want || err == nil && res.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-			t.Errorf("%q: %v, %v, want status.Code(err) == %v, an error or res.GetStatus() == "+
-				"healthpb.HealthCheckResponse_SERVING", name, res, err, want)
+			t.Errorf("%q: got %v, %v, want code %v, and that it serves if it is OK", name, res, err, want)
 		}
 	}
 }
@@ -42,8 +41,7 @@ func TestStarting(t *testing.T) {
 			"envoy.service.ext_proc.v3.ExternalProcessor": ready} {
 			res, err := healthpb.NewHealthClient(r.conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
 			if err != nil || (res.GetStatus() == healthpb.HealthCheckResponse_SERVING) != serves {
-				t.Errorf("ready %v, %q: %v, %v, want no error, (res.GetStatus() == healthpb.HealthCheckResponse_SERVING) == serves",
-					ready, name, res, err)
+				t.Errorf("ready %v, %q: got %v, %v, want it serving: %v", ready, name, res, err, serves)
 			}
 		}
 	}

@@ -193,7 +193,7 @@ func TestReadableRequest(t *testing.T) {
 	reqs, _ := r.seen()
 	q := reqs[0]
 	if string(q.Body[0]) != `{"a":1}` || q.Path != "/v1/chat/completions" || q.Session != "s1" || q.ID == "" {
-		t.Errorf("request %+v, want string(q.Body[0]) == `{\"a\":1}`, q.Path == \"/v1/chat/completions\", q.Session == \"s1\", q.ID != \"\"", q)
+		t.Errorf("got the request %+v, want its body, path and session s1, and an id", q)
 	}
 }
 
@@ -256,8 +256,8 @@ func TestGate(t *testing.T) {
 			case unreadable:
 				if code := first.GetImmediateResponse().GetStatus().GetCode(); len(answers) != 1 || len(after) != len(before) ||
 					code != 413 && code != 415 {
-					t.Errorf("%d answers, the first %v, want len(answers) == 1, len(after) == len(before), code == 413 or code "+
-						"== 415", len(answers), first)
+					t.Errorf("got %d answers, the first %v, and %d decisions, want one with status 413 or 415 and none",
+						len(answers), first, len(after)-len(before))
 				}
 			case notOurs:
 				if len(answers) != 1 || !none || len(after) != len(before) || h[HeaderWorker] != "-" {
@@ -293,7 +293,7 @@ func TestForeignHeadersAreRemoved(t *testing.T) {
 			got := told(m)
 			for i := 8; i < len(kv); i += 2 {
 				if v, changed := got[kv[i]]; !changed && kv[i] != HeaderEndpoint || v == kv[i+1] {
-					t.Errorf("%q, %s: %s is left at %q, want changed or kv[i] == HeaderEndpoint, v != kv[i+1]", mode, path, kv[i], v)
+					t.Errorf("%q, %s: got %s left at the client's %q, want it removed or replaced", mode, path, kv[i], v)
 				}
 			}
 			if _, changed := got["x-mine"]; changed {
@@ -328,7 +328,7 @@ func TestUnannouncedBodyOverTheLimit(t *testing.T) {
 	answers := r.talk(t, headersMsg(nil, false, chat("content-length", "1001")...))
 	if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), "too large")); n != 1 ||
 		answers[0].GetImmediateResponse().GetStatus().GetCode() != 413 {
-		t.Errorf("one that is announced: %v, %v counted, want n == 1, answers[0].GetImmediateResponse().GetStatus().GetCode() == 413", answers, n)
+		t.Errorf("one that is announced: got %v, %v counted, want status 413, counted once", answers, n)
 	}
 }
 

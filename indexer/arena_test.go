@@ -22,7 +22,7 @@ func TestReadyWithinTheLimit(t *testing.T) {
 	}
 	m.prepare(aheadChunks)
 	if len(m.ready) > 0 || m.grow() {
-		t.Errorf("%d chunks ready beyond the limit, want len(m.ready) <= 0, !m.grow()", len(m.ready))
+		t.Errorf("got %d chunks ready beyond the limit, want none, and no more to be had", len(m.ready))
 	}
 	release(m.freshChunk()) // it is in no list
 }

@@ -78,7 +78,7 @@ func TestBudget(t *testing.T) {
 	}
 	for _, id := range ids {
 		if err := x.Clear(id); err != nil || x.Partial(id) || x.HeldBlocks(id) != 0 {
-			t.Errorf("slot %d after Clear: %v, partial %v, want no error, !x.Partial(id), x.HeldBlocks(id) == 0", id, err, x.Partial(id))
+			t.Errorf("slot %d after Clear: got %v, partial %v, want it empty and whole", id, err, x.Partial(id))
 		}
 	}
 	if s := x.Stats(); s.Nodes != 0 || s.Blocks != 0 {

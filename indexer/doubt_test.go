@@ -109,7 +109,7 @@ func TestGapIsCheap(t *testing.T) {
 	s := x.slot(id)
 	for range 2 {
 		if n := testing.AllocsPerRun(10, func() { x.Doubt(id, nil) }); n > 2 || len(s.sure) > 0 || x.InDoubt(id) != blocks {
-			t.Errorf("a gap allocates %v times and lists %d pages, want n <= 2, len(s.sure) <= 0, x.InDoubt(id) == blocks", n, len(s.sure))
+			t.Errorf("got %v allocations of a gap and %d pages listed, want at most 2 and none, with %d blocks in doubt", n, len(s.sure), blocks)
 		}
 		if n := x.Confirm(id, names[blocks/2-1]); n != blocks/2 || len(s.sure) > blocks/2/pageBlocks+1 {
 			t.Errorf("%d blocks confirmed on %d pages, want %d, at most %d", n, len(s.sure), blocks/2, blocks/2/pageBlocks+1)

@@ -413,11 +413,11 @@ func TestGroupsWithoutMemory(t *testing.T) {
 		}
 	}
 	if found == 0 || found == prompts || !x.Partial(id) {
-		t.Errorf("%d of %d found, want found != 0, found != prompts, x.Partial(id)", found, prompts)
+		t.Errorf("got %d of %d prompts found, want some and not all, of a slot that says that it is partial", found, prompts)
 	}
 	audit(t, x)
 	if err := x.Leave(id); err != nil || x.Stats().Nodes != 0 {
-		t.Errorf("got %v %+v, want no error, x.Stats().Nodes == 0", err, x.Stats())
+		t.Errorf("got %v %+v, want an empty index", err, x.Stats())
 	}
 }
 
@@ -530,13 +530,13 @@ func TestUnclearGroups(t *testing.T) {
 	}
 	store(16)
 	if x.UpperBound(id) || blocksIn(x, id, doc) != 8 {
-		t.Errorf("an upper bound %t, %d blocks, want !x.UpperBound(id), blocksIn(x, id, doc) == 8", x.UpperBound(id), blocksIn(x, id, doc))
+		t.Errorf("got an upper bound %t, %d blocks, want eight for certain", x.UpperBound(id), blocksIn(x, id, doc))
 	}
 	store(8) // a group with blocks of two sizes
 	store(16)
 	if !x.UpperBound(id) || blocksIn(x, id, doc) != len(doc) || x.mem.beside.Load() != 0 {
-		t.Errorf("an upper bound %t, %d blocks, %d bytes, want x.UpperBound(id), blocksIn(x, id, doc) == len(doc), x.mem.beside.Load() == 0",
-			x.UpperBound(id), blocksIn(x, id, doc), x.mem.beside.Load())
+		t.Errorf("got an upper bound %t, %d blocks, %d bytes, want an upper bound of %d, without memory for places",
+			x.UpperBound(id), blocksIn(x, id, doc), x.mem.beside.Load(), len(doc))
 	}
 	for _, e := range x.GroupEvents(id) {
 		if _, err := y.StoreGroup(copied, 16, &e); err != nil {

@@ -56,8 +56,7 @@ func TestSnapshot(t *testing.T) {
 					path = pathOf(path, l)
 				}
 				if n.names[b.EngineHash] == nil || n.names[b.EngineHash].path != path {
-					t.Fatalf("seed %d: engine hash %x listed at the wrong place, want n.names[b.EngineHash] != nil, n.names[b.EngineHash].path == path",
-						seed, b.EngineHash)
+					t.Fatalf("seed %d: got engine hash %x listed behind another path, want its own", seed, b.EngineHash)
 				}
 			}
 			for range 40 { // continues like the original

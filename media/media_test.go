@@ -104,8 +104,7 @@ func TestLong(t *testing.T) {
 			}
 			f, err := Identify(DataURL(cut([]byte("data:;base64,"+lit), rng)))
 			if f.ID != blake3.Sum256(file) || f.Bytes != int64(size) || header.KindOf(err) != header.NotAnImage {
-				t.Fatalf("%d bytes: %+v %v, want f.ID == blake3.Sum256(file), f.Bytes == int64(size), header.KindOf(err) == header.NotAnImage",
-					size, f, err)
+				t.Fatalf("%d bytes: got %+v %v, want their id and number, and that they are no image", size, f, err)
 			}
 		}
 		for _, bad := range []string{"\n", " ", "-", "é", "="} {
@@ -138,7 +137,7 @@ func TestConformanceIdentify(t *testing.T) {
 				continue
 			}
 			if err != nil || want.ID != blake3.Sum256(file) {
-				t.Fatalf("got %s: %v, want no error, want.ID == blake3.Sum256(file)", path, err)
+				t.Fatalf("%s: got %v, want the id of its bytes", path, err)
 			}
 			lit, _ := json.Marshal("data:image/x;base64," + base64.StdEncoding.EncodeToString(file))
 			lit = bytes.ReplaceAll(lit[1:len(lit)-1], []byte("/"), []byte(`\/`))

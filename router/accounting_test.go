@@ -251,7 +251,7 @@ func TestAccountIsLogged(t *testing.T) {
 		w.follower.settleAccount(e)
 		w.follower.logEnd(e)
 		if got := e.line.Uncached.Total(); (got == 5) != (code == 200) || got > 0 && code == 500 {
-			t.Errorf("status %d: %d tokens uncached, want (got == 5) == (code == 200), got <= 0 or code != 500", code, got)
+			t.Errorf("status %d: got %d tokens uncached, want five of a request with 200 and none of a failed one", code, got)
 		}
 	}
 }

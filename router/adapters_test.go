@@ -32,7 +32,7 @@ func TestAdaptersStay(t *testing.T) {
 	c := at("c")
 	w.load(int(c[1]-'0'), 200)
 	if got := at("c"); got == c {
-		t.Errorf("it waits where many others are, want got != %v", c)
+		t.Errorf("got %s, where many others wait, want another worker", c)
 	}
 	slot := w.slots[0]
 	for _, use := range []string{"x", "y", "x", "z"} {
@@ -76,7 +76,7 @@ func TestAdaptersAreListed(t *testing.T) {
 	}
 	list(1, "w")
 	if d := w.decide(chatBody("any:w", `"short"`)); d.Targets[0].Worker != w.slots[1].Worker.Name || len(d.Targets) != 1 {
-		t.Fatalf("got %+v, want d.Targets[0].Worker == w.slots[1].Worker.Name, len(d.Targets) == 1", d)
+		t.Fatalf("got %+v, want %s alone, which has the adapter", d, w.slots[1].Worker.Name)
 	}
 	if d := w.decide(chatBody("any:v", `"short"`)); d.Why != "model unknown" {
 		t.Fatalf("got %+v, want Why %q", d, "model unknown")

@@ -270,7 +270,7 @@ func TestRuleStepsAside(t *testing.T) {
 			}
 			expect("a text again", plain, want)
 			if len(r.wrong) > 0 {
-				t.Errorf("called exact and wrong:\n%s, want len(r.wrong) == 0", strings.Join(r.wrong, "\n"))
+				t.Errorf("got called exact and wrong:\n%s\nwant none", strings.Join(r.wrong, "\n"))
 			}
 			r.Serve(r.opt.Models, 0, time.Millisecond)
 			if r.aside() != "" {
@@ -312,7 +312,7 @@ func TestRuleOfOneWorker(t *testing.T) {
 		t.Errorf("at w1: got %+v, want Why %q", d, "no block held")
 	}
 	if len(r.wrong) > 0 {
-		t.Errorf("called exact and wrong:\n%s, want len(r.wrong) == 0", strings.Join(r.wrong, "\n"))
+		t.Errorf("got called exact and wrong:\n%s\nwant none", strings.Join(r.wrong, "\n"))
 	}
 
 	other.Store(false)

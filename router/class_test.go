@@ -139,8 +139,7 @@ func TestClassPredictions(t *testing.T) {
 		first := w.decide(body)
 		second := w.decide(body)
 		if second.Reason != Predicted || second.Targets[0].Worker != first.Targets[0].Worker || second.CachedTokens < second.PromptTokens-32 {
-			t.Errorf("first %+v\nthen %+v, want second.Reason == Predicted, second.Targets[0].Worker == first.Targets[0].Worker, "+
-				"second.CachedTokens >= second.PromptTokens-32", first, second)
+			t.Errorf("got first %+v\nthen %+v\nwant the second predicted at the same worker, but for two blocks at most", first, second)
 		}
 		seen[first.Targets[0].Worker] = true
 	}
@@ -262,8 +261,7 @@ func TestClassesShareHashes(t *testing.T) {
 		o.lookups[i].hasWorkers, o.lookups[i].form.Size = true, c.BlockSize
 		shares := o.sameBlocks(i)
 		if want := c.Name == "like"; (shares != nil) != want || want && shares == &o.lookups[i] {
-			t.Errorf("class %q: shares hashes: %v, want (shares != nil) == %v, !want or shares != &o.lookups[i]",
-				c.Name, shares != nil, want)
+			t.Errorf("class %q: got another with the same hashes: %v, want %v, and never itself", c.Name, shares != nil, want)
 		}
 	}
 	o.lookups[0].hasWorkers = false

@@ -27,7 +27,7 @@ func (w *world) ask(t *testing.T, request string) *Recent {
 	t.Helper()
 	d := w.decide(request)
 	if len(d.Targets) == 0 {
-		t.Fatalf("%+v, want len(d.Targets) != 0", d)
+		t.Fatalf("got %+v, want a worker", d)
 	}
 	w.stores(0, request)
 	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr, CachedTokens: -1})
@@ -378,10 +378,10 @@ func TestChangedForOthers(t *testing.T) {
 	}
 	send("a", "x", "2026-11-29")
 	if got := send("b", "x", "2026-11-30").Uncached[account.Changed]; got > 0 {
-		t.Errorf("%d tokens of a tenant are under changed by what another sent, want got <= 0", got)
+		t.Errorf("got %d tokens of a tenant changed by what another sent, want none", got)
 	}
 	if got := send("a", "y", "2026-12-01").Uncached[account.Changed]; got > 0 {
-		t.Errorf("%d tokens are under changed by what has another salt, want got <= 0", got)
+		t.Errorf("got %d tokens changed by what has another salt, want none", got)
 	}
 	if got := send("a", "x", "2026-12-02").Uncached[account.Changed]; got < 500 {
 		t.Errorf("%d tokens are under changed by what the same tenant sent, want the rest of the prompt", got)
@@ -461,7 +461,7 @@ func TestNotComparedWithoutReport(t *testing.T) {
 	first := chat{system: text(900, 1), messages: []message{{"user", "It is 17:05. " + text(900, 2)}}}
 	w.decide(first.String())
 	if w.comparisons.bytes.Load() == 0 {
-		t.Fatal("no comparison waits, want w.comparisons.bytes.Load() != 0")
+		t.Fatal("got no comparison that waits, want one")
 	}
 	w.now = w.now.Add(48 * time.Hour)
 	w.ask(t, chatBody("m", `"hello"`))
@@ -484,7 +484,7 @@ func TestExpiredDoesNotWait(t *testing.T) {
 	b.moves.Lock()
 	w.follower.expired(at)
 	if w.comparisons.bytes.Load() == 0 {
-		t.Error("the comparison was dropped under another's hands, want w.comparisons.bytes.Load() != 0")
+		t.Error("got the comparison dropped under another's hands, want it kept")
 	}
 	b.moves.Unlock()
 	w.follower.dropAbandoned(b)

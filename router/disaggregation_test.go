@@ -258,7 +258,7 @@ func TestPairIsRetried(t *testing.T) {
 			want = 2
 		}
 		if l := s.Load(w.now); l.Inflight != want || (l.Backlog > 0) != (i == 0) {
-			t.Errorf("got %s: %+v, want l.Inflight == want, (l.Backlog > 0) == (i == 0)", s.Worker.Name, l)
+			t.Errorf("got %s: %+v, want %d in flight, and a backlog at the first slot alone", s.Worker.Name, l, want)
 		}
 	}
 	// Another replica hears of it by the booking, or by the state.
@@ -279,7 +279,8 @@ func TestPairIsRetried(t *testing.T) {
 				want = 0
 			}
 			if l := s.Load(o.now); l.Inflight != want || (l.Backlog > 0) != (i == 0) {
-				t.Errorf("in another replica, of a list: %v: %s: %+v, want l.Inflight == want, (l.Backlog > 0) == (i == 0)", list, s.Worker.Name, l)
+				t.Errorf("another replica, of a list: %v: got %s: %+v, want %d in flight, and a backlog at the first slot alone",
+					list, s.Worker.Name, l, want)
 			}
 		}
 	}
@@ -359,8 +360,7 @@ func TestSource(t *testing.T) {
 		told, _ := w.Decision(d.ID)
 		if least := float64(d.PromptTokens) / 2; fetch != (booked < least) || fetch != (told.Ranked[0].Terms.Fetch > 0) ||
 			fetch != (told.Ranked[0].Terms.Prefill < least) {
-			t.Errorf("%v tokens booked of %d, cost %+v, want fetch == (booked < least), fetch == (told.Ranked[0].Terms.Fetch > "+
-				"0), fetch == (told.Ranked[0].Terms.Prefill < least)", booked, d.PromptTokens, told.Ranked[0].Terms)
+			t.Errorf("got %v tokens booked of %d, cost %+v, want most of them fetched: %v", booked, d.PromptTokens, told.Ranked[0].Terms, fetch)
 		}
 		w.slots[1].Worker.Revision = "new"
 		if d := w.decide(body); d.Source != "" {

@@ -90,7 +90,7 @@ func TestRankInBody(t *testing.T) {
 		store(t, r, ix, workers[0].Slots[1], body)
 		d := r.Decide(t.Context(), &Request{ID: "a", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body[:3]), []byte(body[3:])}})
 		if d.Targets[0].Addr != workers[0].Addr || d.Targets[0].Rank != 1 {
-			t.Fatalf("got %s: %+v (%s), want d.Targets[0].Addr == workers[0].Addr, d.Targets[0].Rank == 1", name, d.Targets, d.Why)
+			t.Fatalf("%s: got %+v (%s), want rank 1 of %s", name, d.Targets, d.Why, workers[0].Addr)
 		}
 		got := edited(t, body, d.Edits)
 		var sent map[string]any
@@ -101,7 +101,7 @@ func TestRankInBody(t *testing.T) {
 		}
 		for _, x := range d.Targets {
 			if x.Addr == workers[1].Addr {
-				t.Errorf("%s: a retry may go to a worker without rank 1: %+v, want x.Addr != workers[1].Addr", name, d.Targets)
+				t.Errorf("%s: got %+v, want no retry at a worker without rank 1", name, d.Targets)
 			}
 		}
 		if len(d.Targets) != 2 {

@@ -24,16 +24,14 @@ func TestConsider(t *testing.T) {
 	d, told := w.Consider(t.Context(), ask, 64)
 	after, _ := w.metrics.Gather()
 	if fmt.Sprint(before) != fmt.Sprint(after) || w.opt.Ledger.Open() != 0 || len(w.Recent(9)) != 0 {
-		t.Errorf("something came of asking: %d open, %d decisions\n%v\n%v, want fmt.Sprint(before) == fmt.Sprint(after), "+
-			"w.opt.Ledger.Open() == 0, len(w.Recent(9)) == 0", w.opt.Ledger.Open(), len(w.Recent(9)), before, after)
+		t.Errorf("got %d open and %d decisions\n%v\n%v\nwant nothing to come of asking", w.opt.Ledger.Open(), len(w.Recent(9)), before, after)
 	}
 	if again, _ := w.Consider(t.Context(), ask, 64); again.CachedTokens != d.CachedTokens || again.Reason != Exact {
 		t.Errorf("asked again: got %+v, before %+v, want CachedTokens %d, Reason %q", again, d, d.CachedTokens, Exact)
 	}
 	got := w.decide(body)
 	if got.Targets[0] != d.Targets[0] || got.CachedTokens != d.CachedTokens || got.HeldTokens != d.HeldTokens || got.Reason != d.Reason {
-		t.Errorf("decided %+v, would have been %+v, want got.Targets[0] == d.Targets[0], got.CachedTokens == %v, got.HeldTokens "+
-			"== %v, got.Reason == %v", got, d, d.CachedTokens, d.HeldTokens, d.Reason)
+		t.Errorf("got %+v decided, want %+v as the dry run said", got, d)
 	}
 	if len(told.Ranked) != 5 || told.Considered != 4 || told.Ranked[0].Worker != "w1" || told.Ranked[0].Exact == 0 || told.Margin() <= 0 {
 		t.Fatalf(`told: %+v, want len(told.Ranked) == 5, told.Considered == 4, told.Ranked[0].Worker == "w1", `+
@@ -57,11 +55,10 @@ func TestConsider(t *testing.T) {
 	past, _ := w.Decision("d1")
 	if len(past.Ranked) != 4 || !reflect.DeepEqual(past.Ranked[0], told.Ranked[0]) || past.Audit != audit.Equal ||
 		past.Margin() != told.Margin() {
-		t.Errorf("kept: %+v, want len(past.Ranked) == 4, reflect.DeepEqual(past.Ranked[0], told.Ranked[0]), past.Audit == "+
-			"audit.Equal, past.Margin() == told.Margin()", past)
+		t.Errorf("got %+v kept, want four ranked, the first as told, its margin %v, and found equal by the audit", past, told.Margin())
 	}
 	if list := w.Recent(1); len(list[0].Ranked) != 0 || list[0].Considered != 4 {
-		t.Errorf("listed: got %+v, want len(list[0].Ranked) == 0, list[0].Considered == 4", list[0])
+		t.Errorf("got %+v listed, want four considered, and no ranking", list[0])
 	}
 	if _, err := json.Marshal(told); err != nil { // no infinite or NaN cost, even for a trial
 		t.Error(err)
@@ -169,11 +166,11 @@ func TestConsiderChangesNothing(t *testing.T) {
 			ask := &Request{ID: fmt.Sprint(limit, i), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, FirstToken: 1}
 			w.Consider(t.Context(), ask, 9)
 			if after := state(); after != before {
-				t.Errorf("%s changed\n%s\nto\n%s, want after == %v", body, before, after, before)
+				t.Errorf("%s: got\n%s\nwant the state from before\n%s", body, after, before)
 			}
 			w.Decide(t.Context(), ask)
 			if state() == before {
-				t.Errorf("%s: this test does not see a decision, want state() != %v", body, before)
+				t.Errorf("%s: got %v after a decision too, want this test to see one", body, before)
 			}
 		}
 	}

@@ -71,7 +71,7 @@ func TestForecasting(t *testing.T) {
 		}
 		unread := w.decide(`{"model":"m"}`)
 		if unread.Reason != Load {
-			t.Fatalf("an unread body is decided by %s: %s, want unread.Reason == Load", unread.Reason, unread.Why)
+			t.Fatalf("got an unread body decided by %s: %s, want %s", unread.Reason, unread.Why, Load)
 		}
 		w.Observe(Outcome{ID: unread.ID, Phase: Started, Addr: w.slots[0].Worker.Addr})
 		w.Observe(Outcome{ID: unread.ID, Phase: Ended, Addr: w.slots[0].Worker.Addr, Code: 200, Answered: true, CachedTokens: -1,
@@ -123,7 +123,7 @@ func TestForecastQueue(t *testing.T) {
 	}
 	for range 4096 + 3 {
 		if d := w.decide(chatBody("m", `"hello"`)); len(d.Targets) == 0 {
-			t.Fatalf("no worker: %s, want len(d.Targets) != 0", d.Why)
+			t.Fatalf("got no worker: %s, want one", d.Why)
 		}
 	}
 	if dropped != 3 {

@@ -26,7 +26,7 @@ func TestFronts(t *testing.T) {
 	}
 	f.add(7, now.Add(250*time.Millisecond))
 	if got := f.expected(7, now.Add(500*time.Millisecond)); got < 4.5 {
-		t.Errorf("of six requests in two quarters of a second only %.1f count, want got >= 4.5", got)
+		t.Errorf("got %.1f of six requests in two quarters of a second, want at least 4.5 to count", got)
 	}
 	for i := range uint64(maxFronts + 10) {
 		f.add(100+i, now)
@@ -87,7 +87,7 @@ func TestHotFrontIsCopied(t *testing.T) {
 	c := []choose.Candidate{{Overlap: choose.Overlap{Slot: 0, Tokens: 6200, Predicted: 6000}, Inflight: 30},
 		{Overlap: choose.Overlap{Slot: 1, Tokens: 6200}}}
 	if choose.Rank(c, 1, 0)[0].Slot != 0 {
-		t.Error("a beginning that is asked about once is computed twice, want choose.Rank(c, 1, 0)[0].Slot == 0")
+		t.Error("got a beginning computed twice that is asked about once, want the slot that has it")
 	}
 	for i := range c {
 		c[i].Again = 20

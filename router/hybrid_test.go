@@ -40,7 +40,7 @@ func TestHybridWorker(t *testing.T) {
 		}
 		_, list := w.Consider(t.Context(), &Request{ID: "q", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 2)
 		if len(list.Ranked) != 2 || list.Ranked[0].Predicted+list.Ranked[1].Predicted != d.CachedTokens {
-			t.Errorf("got %+v, want len(list.Ranked) == 2, list.Ranked[0].Predicted+list.Ranked[1].Predicted == d.CachedTokens", list.Ranked)
+			t.Errorf("got %+v, want two ranked that are predicted to have %d tokens together", list.Ranked, d.CachedTokens)
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens})
 		if got := w.index.HeldBlocks(w.slots[1].ID); got != held {
@@ -194,7 +194,7 @@ func TestFormsOfBlocks(t *testing.T) {
 	for cut := range 32 {
 		request := chatBody("m", fmt.Sprintf("%q", text(300, 8)[:1200+cut]))
 		if got := predicted(request); got[3] != got[1] && (got[3] != got[1]+16 || got[1] == 0) {
-			t.Errorf("%v, want got[3] == got[1] or (got[3] == got[1]+16, got[1] != 0)", got)
+			t.Errorf("got %v tokens, want the fourth as the second, or one block more", got)
 		} else if got[3] != got[1] {
 			return
 		}

@@ -194,8 +194,8 @@ func TestLinear(t *testing.T) {
 							longer, longerMemory = min(longer, again), min(longerMemory, less)
 						}
 						if tooMuch() {
-							t.Fatalf("%d bytes take %v and %.0f bytes of memory each, %d take %v and %.0f (%s), want !tooMuch()",
-								n/4, took, memory, n, longer, longerMemory, why)
+							t.Fatalf("%d bytes take %v and %.0f bytes of memory each, got %v and %.0f of %d (%s), want no more each",
+								n/4, took, memory, longer, longerMemory, n, why)
 						}
 						took, memory = longer, longerMemory
 					}

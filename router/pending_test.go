@@ -47,11 +47,10 @@ func TestHold(t *testing.T) {
 			}
 			d := <-done
 			if (len(d.Targets) == 1) != c.comes || (d.Refuse != nil) != (c.why != "") {
-				t.Errorf(`got %+v, want (len(d.Targets) == 1) == c.comes, (d.Refuse != nil) == (c.why != "")`, d)
+				t.Errorf("got %+v, want a target: %v, a refusal: %v", d, c.comes, c.why != "")
 			}
 			if d.Refuse != nil && (d.Refuse.Status != http.StatusServiceUnavailable || d.Refuse.Message != c.why) {
-				t.Errorf("refused with %+v, want d.Refuse == nil or (d.Refuse.Status == http.StatusServiceUnavailable, "+
-					"d.Refuse.Message == %v)", d.Refuse, c.why)
+				t.Errorf("got the refusal %+v, want status 503 and %q", d.Refuse, c.why)
 			}
 			if c.outcome != "" && !strings.Contains(w.counted(t, "sightline_requests_held_total"), c.outcome+"=1 ") {
 				t.Errorf(`not counted as %q, want c.outcome == "" or c.outcome+"=1 " in w.counted(t, `+
@@ -89,13 +88,13 @@ func TestAPlaceIsAwaited(t *testing.T) {
 				w.Observe(Outcome{ID: first.ID, Phase: Done, Addr: first.Targets[0].Addr, Code: 200, Source: 1})
 			}
 			if d := <-done; (d.Refuse == nil) != c.frees {
-				t.Errorf("got %+v, want (d.Refuse == nil) == c.frees", d)
+				t.Errorf("got %+v, want a place: %v", d, c.frees)
 			}
 			if !strings.Contains(w.counted(t, "sightline_requests_held_total"), c.outcome+"=1 ") {
-				t.Errorf(`not counted as %q, want c.outcome+"=1 " in w.counted(t, "sightline_requests_held_total")`, c.outcome)
+				t.Errorf("got it not counted as %q, want it there once", c.outcome)
 			}
 			if n := w.waiters.forPlace.Taken(); n != 0 && !c.crowd {
-				t.Errorf("%d still wait, want n == 0 or c.crowd", n)
+				t.Errorf("got %d that still wait, want none", n)
 			}
 		})
 	}

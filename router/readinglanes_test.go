@@ -51,7 +51,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 
 	busyLane := w.lanes.large
 	if !busyLane.acquire(t.Context(), 0, 1<<30) {
-		t.Fatal("the lane was not empty, want busyLane.acquire(t.Context(), 0, 1<<30)")
+		t.Fatal("got a lane that is not empty, want all its room")
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
@@ -68,7 +68,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	busyLane.release(0, 1<<30)
 	d = ask(t.Context(), large)
 	if d.PromptTokens == 0 || !w.lanes.large.empty() {
-		t.Errorf("afterwards: %+v, lane empty: %v, want d.PromptTokens != 0, w.lanes.large.empty()", d, w.lanes.large.empty())
+		t.Errorf("afterwards: got %+v, lane empty: %v, want the prompt read and the lane empty", d, w.lanes.large.empty())
 	}
 
 	index := w.opt.Index
@@ -115,7 +115,7 @@ func testLane(t *testing.T) {
 		return got
 	}
 	if !l.acquire(t.Context(), 0, 6) || !l.acquire(t.Context(), 0, 4) {
-		t.Fatal("an empty lane was full, want l.acquire(t.Context(), 0, 6), l.acquire(t.Context(), 0, 4)")
+		t.Fatal("got an empty lane full, want room for 6 and 4")
 	}
 	first, second := asked(50), asked(1)
 	l.release(0, 4)
@@ -146,11 +146,11 @@ func testLane(t *testing.T) {
 	second = asked(1)
 	l.release(0, 50)
 	if !<-second || l.empty() {
-		t.Error("a turn that came is not counted, want <-second, !l.empty()")
+		t.Error("got a turn that came not counted, want the lane taken")
 	}
 	l.release(0, 1)
 	if !l.empty() || l.Waiting() != 0 {
-		t.Errorf("%d wait in a lane that all have left, want l.empty(), l.Waiting() == 0", l.Waiting())
+		t.Errorf("got %d waiting in a lane that all have left, want it empty", l.Waiting())
 	}
 	l.acquire(t.Context(), 0, 10)
 	for range maxWaiting {
@@ -159,7 +159,7 @@ func testLane(t *testing.T) {
 	synctest.Wait()
 	start = time.Now()
 	if l.acquire(t.Context(), 0, 1) || time.Since(start) != 0 || l.Waiting() != maxWaiting {
-		t.Errorf("the queue has no end, want !l.acquire(t.Context(), 0, 1), time.Since(start) == 0, l.Waiting() == %v", maxWaiting)
+		t.Errorf("got %d waiting, want %d at most and the next refused at once", l.Waiting(), maxWaiting)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestMemoryFor(t *testing.T) {
 		}
 		own, _ := strings.CutSuffix(text, "}")
 		if lane, _ := newLanes().laneFor(&req, 100); lane.room != 2*laneBytes*runtime.GOMAXPROCS(0) {
-			t.Errorf("%s: a small body is in the lane of large ones, want lane.room == 2*laneBytes*runtime.GOMAXPROCS(0)", c.name)
+			t.Errorf("%s: got a small body in the lane of large ones, want it in the other", c.name)
 		}
 		if need, weight := memoryFor(&req); need>>20 != c.need || weight>>20 != c.weight {
 			t.Errorf("%s: %d and %d MiB, want %d and %d", c.name, need>>20, weight>>20, c.need, c.weight)

@@ -165,8 +165,7 @@ func TestLadder(t *testing.T) {
 	}
 	second := w.decide(body)
 	if second.Reason != Predicted || second.Targets[0].Worker != first.Targets[0].Worker || second.CachedTokens < first.PromptTokens-16 {
-		t.Errorf("a second later: %+v, want second.Reason == Predicted, second.Targets[0].Worker == first.Targets[0].Worker, "+
-			"second.CachedTokens >= first.PromptTokens-16", second)
+		t.Errorf("a second later: got %+v, want all but a block of it predicted at %s", second, first.Targets[0].Worker)
 	}
 	w.now = w.now.Add(21 * time.Second)
 	third := w.decide(body)
@@ -188,8 +187,7 @@ func TestLadder(t *testing.T) {
 	seen := w.decide(img)
 	w.now = w.now.Add(time.Minute)
 	if again := w.decide(img); again.Reason != Affinity || again.Targets[0].Worker != seen.Targets[0].Worker {
-		t.Errorf("an image seen a minute ago: %+v, first %+v, want again.Reason == Affinity, again.Targets[0].Worker == seen.Targets[0].Worker",
-			again, seen.Targets[0])
+		t.Errorf("an image seen a minute ago: got %+v, want it sent to %s by affinity", again, seen.Targets[0].Worker)
 	}
 }
 
@@ -202,8 +200,7 @@ func TestAffinityByURL(t *testing.T) {
 	second := w.decide(body)
 	if first.Reason != Load || second.Reason != Affinity || second.Targets[0].Worker != first.Targets[0].Worker ||
 		second.Why != whyNoFetchText {
-		t.Errorf("first %+v\nthen %+v, want first.Reason == Load, second.Reason == Affinity, second.Targets[0].Worker == "+
-			"first.Targets[0].Worker, second.Why == %v", first, second, whyNoFetchText)
+		t.Errorf("got first %+v\nthen %+v\nwant load, then affinity to the same worker, since %s", first, second, whyNoFetchText)
 	}
 }
 
@@ -309,8 +306,7 @@ func TestObserve(t *testing.T) {
 	}
 	again := w.decide(body)
 	if again.Reason != Predicted || again.Targets[0].Worker != w.slots[other].Worker.Name {
-		t.Errorf("the prediction did not move: got %+v, want again.Reason == Predicted, again.Targets[0].Worker == w.slots[other].Worker.Name",
-			again)
+		t.Errorf("got %+v, want the prediction to move to %s", again, w.slots[other].Worker.Name)
 	}
 	w.Observe(Outcome{ID: again.ID, Phase: Ended, Code: 400})
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 400})
@@ -449,7 +445,7 @@ func TestConcurrentDecisions(t *testing.T) {
 		}
 	}
 	if got := w.Recent(1000); len(got) != 400 || got[0].Code != 200 {
-		t.Errorf("%d decisions remembered, want len(got) == 400, got[0].Code == 200", len(got))
+		t.Errorf("got %d decisions remembered, want 400, the last with status 200", len(got))
 	}
 }
 

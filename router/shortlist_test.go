@@ -269,7 +269,7 @@ func TestNewcomer(t *testing.T) {
 	w.limit(5)
 	for i := range uint64(8) {
 		if name, refused := ask(20 + i); refused != nil && w.inflight() < 15 {
-			t.Errorf("request %d: %q, refused with %d in flight, want refused == nil or w.inflight() >= 15", i, name, w.inflight())
+			t.Errorf("request %d: got %q refused with %d in flight, want none refused below 15", i, name, w.inflight())
 		}
 	}
 	if n := w.inflight(); n != 15 {

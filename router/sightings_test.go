@@ -19,7 +19,7 @@ func TestSightings(t *testing.T) {
 	}
 	for i := range slots { // the last eight
 		if by := s.slotsOf(77); by.holds(&slots[i]) != (i > 0) {
-			t.Errorf("slot %d holds it: %v, want by.holds(&slots[i]) == (i > 0)", i, i == 0)
+			t.Errorf("slot %d: got it seen: %v, want it at the last eight alone", i, i == 0)
 		}
 	}
 	if none := s.slotsOf(78); none.holds(&slots[1]) {
@@ -27,8 +27,7 @@ func TestSightings(t *testing.T) {
 	}
 	s.add(78, &slots[1], encoderCache-200)
 	if by := s.slotsOf(77); !by.holds(&slots[1]) || slots[1].AddEncoded(0) != encoderCache-100 {
-		t.Errorf("it went though there is room: got %d tokens encoded, want by.holds(&slots[1]), slots[1].AddEncoded(0) == encoderCache-100",
-			slots[1].AddEncoded(0))
+		t.Errorf("got %d tokens encoded, want what there is room for to stay", slots[1].AddEncoded(0))
 	}
 	s.add(77, &slots[1], 100) // used again: it is recent
 	s.add(79, &slots[1], 300)

@@ -26,14 +26,11 @@ func TestDeadStreamLosesCredit(t *testing.T) {
 		d := w.decide(body)
 		switch {
 		case age < doubtAfter && (d.Reason != Exact || d.CachedTokens != whole.CachedTokens):
-			t.Errorf("after %v: %+v, want age >= %v or (d.Reason == Exact, d.CachedTokens == %v)",
-				age, d, doubtAfter, whole.CachedTokens)
+			t.Errorf("after %v: got %+v, want it exact with %d tokens until %v", age, d, whole.CachedTokens, doubtAfter)
 		case age >= doubtAfter && (d.Reason != Predicted || d.Why != eventsLate):
-			t.Errorf("after %v: %s, %q, want age < %v or (d.Reason == Predicted, d.Why == %v)",
-				age, d.Reason, d.Why, doubtAfter, eventsLate)
+			t.Errorf("after %v: got %s, %q, want it predicted, since %s", age, d.Reason, d.Why, eventsLate)
 		case d.CachedTokens >= last && age > doubtAfter:
-			t.Errorf("after %v: %d tokens, %d before, want d.CachedTokens < %v or age <= %v",
-				age, d.CachedTokens, last, last, doubtAfter)
+			t.Errorf("after %v: got %d tokens, %d before, want fewer", age, d.CachedTokens, last)
 		}
 		last = d.CachedTokens
 	}

@@ -32,8 +32,7 @@ func TestLowerTiers(t *testing.T) {
 	}
 	if best.Offloaded != d.CachedTokens || best.Terms.Fetch <= 0 || best.Terms.Prefill != float64(d.PromptTokens-d.CachedTokens) ||
 		best.Cost >= told.Ranked[1].Cost {
-		t.Errorf("shown as %+v, want best.Offloaded == %v, best.Terms.Fetch > 0, best.Terms.Prefill == "+
-			"float64(d.PromptTokens-d.CachedTokens), best.Cost < told.Ranked[1].Cost", best, d.CachedTokens)
+		t.Errorf("got %+v, want %d tokens fetched and the rest computed, for less than at the second", best, d.CachedTokens)
 	}
 
 	w.storesIn(indexer.GPU, 1, body, 1)
@@ -122,6 +121,6 @@ func TestFetchesTravel(t *testing.T) {
 		t.Errorf("it is taken to compute %v tokens a second, want 0", got)
 	}
 	if rate(0) == 0 {
-		t.Error("a request that fetches nothing does not teach the rate either, want rate(0) != 0")
+		t.Error("got no rate of a request that fetches nothing, want one")
 	}
 }

@@ -72,7 +72,7 @@ func TestUnreadMedia(t *testing.T) {
 			size := live.Model().Server.BlockSize
 			known := ps.List[0].Locals(nil, block.Form{Size: size}, "")
 			if len(known) < 12 {
-				t.Fatalf("%d blocks are known before it, want len(known) >= 12", len(known))
+				t.Fatalf("got %d blocks known before it, want at least 12", len(known))
 			}
 			locals := known // what the engine makes of it: these blocks, and others for the medium and what follows
 			for i := range 30 {
@@ -81,7 +81,7 @@ func TestUnreadMedia(t *testing.T) {
 			hashes := block.Fixed().Chain(nil, locals)
 			first := w.decide(chat(1))
 			if len(first.Targets) == 0 {
-				t.Fatalf("no target: %s (%s), want len(first.Targets) != 0", first.Reason, first.Why)
+				t.Fatalf("got no target: %s (%s), want one", first.Reason, first.Why)
 			}
 			for _, slot := range w.slots {
 				if slot.Worker.Addr == first.Targets[0].Addr {
@@ -103,8 +103,8 @@ func TestUnreadMedia(t *testing.T) {
 			}
 			other := w.decide(chat(2))
 			if other.Reason == Learned || other.CachedTokens > len(known)*size {
-				t.Errorf("another medium: %s, %d tokens, the exact part has %d, want other.Reason != Learned, other.CachedTokens "+
-					"<= len(known)*size", other.Reason, other.CachedTokens, len(known)*size)
+				t.Errorf("another medium: got %s, %d tokens, want the %d of the exact part at most, and not learned",
+					other.Reason, other.CachedTokens, len(known)*size)
 			}
 		})
 	}
@@ -190,14 +190,12 @@ func TestUnreadMediaOnTheirWay(t *testing.T) {
 		served(ask(7), 20)
 	}
 	if d := ask(7); d.Reason != Learned || d.CachedTokens < 12*16 {
-		t.Errorf("the system prompt: %s, %d tokens, want d.Reason == Learned, d.CachedTokens >= 12*16", d.Reason, d.CachedTokens)
+		t.Errorf("the system prompt: got %s, %d tokens, want it learned, at least %d", d.Reason, d.CachedTokens, 12*16)
 	}
 	one, two := ask(7, 3), ask(7, 3)
 	if two.Targets[0].Addr != one.Targets[0].Addr || two.Reason != Predicted || two.CachedTokens < 400 {
-		t.Errorf("a sibling: %s to %s, %d tokens cached; the first went to %s, want two.Targets[0].Addr == one.Targets[0].Addr, "+
-			"two.Reason == Predicted, two.CachedTokens >= 400",
-			two.Reason, two.Targets[0].Addr, two.CachedTokens,
-			one.Targets[0].Addr)
+		t.Errorf("a sibling: got %s at %s, %d tokens cached, want at least 400 predicted at %s",
+			two.Reason, two.Targets[0].Addr, two.CachedTokens, one.Targets[0].Addr)
 	}
 }
 
@@ -331,8 +329,7 @@ func TestUnreadInTime(t *testing.T) {
 				d.Reason, d.Why, d.Targets)
 		}
 		if i == 1 && (d.Reason != Learned || d.CachedTokens != len(locals)*16) {
-			t.Errorf("second sighting: %s, %d tokens (%s), want i != 1 or (d.Reason == Learned, d.CachedTokens == len(locals)*16)",
-				d.Reason, d.CachedTokens, d.Why)
+			t.Errorf("second sighting: got %s, %d tokens (%s), want %d learned", d.Reason, d.CachedTokens, d.Why, len(locals)*16)
 		}
 		for _, slot := range w.slots {
 			if i == 0 && slot.Worker.Addr == d.Targets[0].Addr {
@@ -377,7 +374,7 @@ func TestUnreadAndEvicted(t *testing.T) {
 	}
 	next := `{"model":"m","messages":[` + turn + `,{"role":"assistant","content":"No."},{"role":"user","content":"Why?"}]}`
 	if d := w.decide(next); d.CachedTokens > 0 {
-		t.Errorf("%s, %d tokens (%s), want d.CachedTokens <= 0", d.Reason, d.CachedTokens, d.Why)
+		t.Errorf("got %s, %d tokens (%s), want none", d.Reason, d.CachedTokens, d.Why)
 	}
 }
 
@@ -435,7 +432,7 @@ func TestUnreadOddWorker(t *testing.T) {
 			w.Learner().Settle(w.now)
 		}
 		if others == 0 {
-			t.Errorf("%s: no request for the others, want others != 0", when)
+			t.Errorf("%s: got no request for the others, want some", when)
 		}
 	}
 	for i := range 12 {
@@ -462,7 +459,7 @@ func TestRecalledIsOfOneRequest(t *testing.T) {
 	o.release()
 	o.add(r, class, block.Form{Size: 16}, nil, 0)
 	if r := &o.lookups[0].recalled; len(r.Blocks) > 0 || r.Learned+r.Tokens+r.tokens > 0 || r.Estimate || r.used || r.class != 0 {
-		t.Errorf("%+v, want len(r.Blocks) == 0, r.Learned+r.Tokens+r.tokens <= 0, !r.Estimate, !r.used, r.class == 0", r)
+		t.Errorf("got %+v, want nothing of the request before", r)
 	}
 }
 
@@ -474,7 +471,7 @@ func TestRecalledAgreesWithRules(t *testing.T) {
 		want     bool
 	}{{nil, true}, {[]uint64{1, 2}, true}, {[]uint64{1, 2, 3, 4}, true}, {[]uint64{1, 9}, false}, {[]uint64{9}, false}} {
 		if got := r.agrees(c.computed); got != c.want {
-			t.Errorf("%v beside computed %v: %v, want got == %v", r.Blocks, c.computed, got, c.want)
+			t.Errorf("%v beside computed %v: got %v, want %v", r.Blocks, c.computed, got, c.want)
 		}
 	}
 }

@@ -101,12 +101,11 @@ func TestChoiceFollowsWhatHappens(t *testing.T) {
 	w.Observe(Outcome{ID: first.ID, Phase: Started, Addr: w.slots[used].Worker.Addr})
 	third := w.decide(body)
 	if third.Reason != Predicted || third.UnsteeredChoice.Addr != w.slots[used].Worker.Addr {
-		t.Errorf("the choice does not follow: got %+v, want third.Reason == Predicted, third.UnsteeredChoice.Addr == w.slots[used].Worker.Addr",
-			third)
+		t.Errorf("got %+v, want the choice to follow to %s", third, w.slots[used].Worker.Addr)
 	}
 	w.now = w.now.Add(time.Minute)
 	if d := w.decide(body); d.Reason != Affinity || d.UnsteeredChoice.Addr != w.slots[used].Worker.Addr {
-		t.Errorf("who has seen the image: got %+v, want d.Reason == Affinity, d.UnsteeredChoice.Addr == w.slots[used].Worker.Addr", d)
+		t.Errorf("got %+v, want %s by affinity, which has seen the image", d, w.slots[used].Worker.Addr)
 	}
 }
 
@@ -238,14 +237,12 @@ func TestSplit(t *testing.T) {
 			if arm == report.Steered {
 				steered++
 				if large.Decide(t.Context(), turn(i, 0, session)).Arm != arm {
-					t.Fatalf("conversation %d is steered at 10 %% and not at 50 %%, want large.Decide(t.Context(), turn(i, 0, "+
-						"session)).Arm == %v", i, arm)
+					t.Fatalf("got conversation %d steered at 10 %% and not at 50 %%, want it at both", i)
 				}
 			}
 			if i < 300 && (small.Decide(t.Context(), turn(i, 1+i%3, session)).Arm != arm ||
 				other.Decide(t.Context(), turn(i, 2, session)).Arm != arm) {
-				t.Fatalf("conversation %d changes sides, want i >= 300 or (small.Decide(t.Context(), turn(i, 1+i%%3, "+
-					"session)).Arm == %v, other.Decide(t.Context(), turn(i, 2, session)).Arm == %v)", i, arm, arm)
+				t.Fatalf("got conversation %d on another side, want it to stay", i)
 			}
 		}
 		if off := float64(steered)/conversations - 0.1; math.Abs(off) > 0.012 { // four standard deviations
@@ -262,8 +259,7 @@ func TestStoredAnswersAreOfNoArm(t *testing.T) {
 		w.answers.Add("resp_1", "10.0.0.2:8000")
 		d := w.Decide(t.Context(), &Request{ID: "a", Stored: "resp_1", Pool: "m"})
 		if d.Arm != want || want == "" && (len(d.Targets) == 0 || d.Targets[0].Worker != "w1") || want != "" && len(d.Targets) != 0 {
-			t.Errorf(`%v: %+v, want d.Arm == %v, want != "" or (len(d.Targets) != 0, d.Targets[0].Worker == "w1"), want == "" or `+
-				`len(d.Targets) == 0`, share, d, want)
+			t.Errorf("%v: got %+v, want arm %q, and w1 as the target if it is none", share, d, want)
 		}
 	}
 }
@@ -326,8 +322,7 @@ func TestReportWithoutFiles(t *testing.T) {
 	r := w.opt.Report.Report()
 	const prompt = blocks*16 + 3
 	if s, l := r.Steered, r.Unsteered; s.Known != 1 || s.Prompt != prompt || l.Known != 2 || l.Prompt != 2*prompt || l.Cached != blocks*16 {
-		t.Errorf("tokens of the arms: %+v, %+v, want s.Known == 1, s.Prompt == prompt, l.Known == 2, l.Prompt == 2*prompt, l.Cached == blocks*16",
-			r.Steered, r.Unsteered)
+		t.Errorf("got the arms' tokens %+v and %+v, want one request of %d, and two of as many with %d cached in all", s, l, prompt, blocks*16)
 	}
 	if r.Would.Requests != 2 || r.Would.Better != 1 || r.Would.Spared != blocks*16 {
 		t.Errorf("what the choice would have found: got %+v, want Requests 2, Better 1, Spared %d", r.Would, blocks*16)

@@ -17,7 +17,7 @@ func TestRanksAskOnce(t *testing.T) {
 	var asked, running atomic.Int32
 	a := &askedEvents{turn: make(chan struct{}, 1), find: func(context.Context) ([]rules.EventSource, error) {
 		if running.Add(1) > 1 {
-			t.Error("two queries of one worker run at a time, want running.Add(1) <= 1")
+			t.Error("got two queries of one worker at a time, want one")
 		}
 		defer running.Add(-1)
 		asked.Add(1)

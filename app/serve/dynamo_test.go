@@ -67,7 +67,7 @@ dynamo: {nats: {url: %q, auth: %q}, discovery: %q, frontends: ["127.0.0.1:40002"
 		t.Helper()
 		for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("got %q, want !time.Now().After(end)", what)
+				t.Fatalf("got no end of the wait, want %s", what)
 			}
 		}
 	}

@@ -34,7 +34,7 @@ func TestEnvoyOfSeveral(t *testing.T) {
 		}
 		for i := range 3 {
 			if got := strings.Contains(string(text), fmt.Sprintf("name: sightline_log_%d", i)); got != (i < want) {
-				t.Errorf("%q: a log for number %d: %v, want got == (i < want)", keys, i, got)
+				t.Errorf("%q: got a log for number %d: %v, want %v", keys, i, got, i < want)
 			}
 		}
 	}

@@ -219,7 +219,7 @@ func TestAskOthersLater(t *testing.T) {
 	before, partial := b.r.state()
 	b.two.AskOthers(t.Context())
 	if !partial || b.two.Stats().Backfilled > 0 {
-		t.Fatalf("partial %v: %+v, want partial, b.two.Stats().Backfilled <= 0", partial, b.two.Stats())
+		t.Fatalf("got partial %v: %+v, want it partial, and nothing from others", partial, b.two.Stats())
 	}
 	if after, _ := b.r.state(); !maps.Equal(before, after) {
 		t.Errorf("%d blocks are %d after nobody answered: got %v, want %v", len(before), len(after), before, after)
@@ -274,7 +274,7 @@ func TestBackfillOfAPart(t *testing.T) {
 	b.two.AskOthers(t.Context())
 	got, partial := b.r.state()
 	if !partial || b.two.Stats().Backfilled != 1 {
-		t.Errorf("%d blocks, partial %v: %+v, want partial, b.two.Stats().Backfilled == 1", len(got), partial, b.two.Stats())
+		t.Errorf("got %d blocks, partial %v: %+v, want it partial, and filled once by others", len(got), partial, b.two.Stats())
 	}
 	b.steps(1, b.two)
 	applied(t, b.two, "another", func(s Stats) bool { return s.LastSeq == 100 })

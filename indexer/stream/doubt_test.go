@@ -42,8 +42,7 @@ func TestLostMessageLeavesDoubt(t *testing.T) {
 	w.lose(func() { under = w.store(named, 2); w.evict(stored) })
 	w.tell()
 	if s := w.feed.Stats(); s.Doubtful != 50 || s.Unfilled != 1 || !s.Partial || w.feed.Doubt(time.Now()) == 0 || w.matched(silent) != 20 {
-		t.Fatalf("got %+v, %v, want s.Doubtful == 50, s.Unfilled == 1, s.Partial, w.feed.Doubt(time.Now()) != 0, w.matched(silent) == 20",
-			s, w.feed.Doubt(time.Now()))
+		t.Fatalf("got %+v, %v, want a partial slot with 50 blocks in doubt after one gap, of which 20 match", s, w.feed.Doubt(time.Now()))
 	}
 	next := w.store(named, 3) // shows that all before it is held
 	if d := w.doubtful(); d != 30 || w.matched(next) != 23 {
@@ -88,7 +87,7 @@ func TestLostClear(t *testing.T) {
 	}
 	w.neverMore()
 	if held := w.index.HeldBlocks(w.slot); held != restoredToDropAll*10 || w.feed.Doubt(time.Now()) != 0 {
-		t.Errorf("%d blocks held, want held == restoredToDropAll*10, w.feed.Doubt(time.Now()) == 0", held)
+		t.Errorf("got %d blocks held, want %d, and none in doubt", held, restoredToDropAll*10)
 	}
 
 	w = newTree(t, 3)

@@ -322,7 +322,7 @@ func TestOrphansInACircle(t *testing.T) {
 	}
 	w.tell(kvevent.Event{Kind: kvevent.Stored, BlockSize: size, EngineHashes: []uint64{9}, Locals: []uint64{9}})
 	if held := w.index.HeldBlocks(w.slot); held == 0 || w.feed.orphans.reported+held != 4 {
-		t.Errorf("%d held, %d wait, want held != 0, w.feed.orphans.reported+held == 4", held, w.feed.orphans.reported)
+		t.Errorf("got %d held and %d that wait, want four in all, and some held", held, w.feed.orphans.reported)
 	}
 }
 
@@ -387,7 +387,6 @@ func TestStemsAreBounded(t *testing.T) {
 	}
 	var s stems
 	if s.add(1, make([]uint64, maxStems+1), nil) != nil || s.add(1, make([]uint64, maxStems), nil) == nil {
-		t.Errorf("%d blocks are made, want s.add(1, make([]uint64, maxStems+1), nil) == nil, s.add(1, make([]uint64, maxStems), nil) != nil",
-			len(s.made))
+		t.Errorf("got %d blocks made, want %d at most, and no more refused", len(s.made), maxStems)
 	}
 }

@@ -138,7 +138,7 @@ func TestIndexKnowsPartial(t *testing.T) {
 		s.Done(partial, !partial)
 		s.Clear() // of the blocks, but not of the mark, which comes with the batch
 		if ix.Partial(s.Slot()) != partial || (ix.Stats().Partial == 1) != partial {
-			t.Errorf("partial %v is not what the index says, want ix.Partial(s.Slot()) == partial, (ix.Stats().Partial == 1) == partial", partial)
+			t.Errorf("got partial %v of the index, want %v", ix.Partial(s.Slot()), partial)
 		}
 		if ix.UpperBound(s.Slot()) == partial {
 			t.Errorf("an upper bound %v is not what the index says", !partial)
@@ -184,7 +184,7 @@ func TestWhoseWordStands(t *testing.T) {
 			}
 		}
 		if _, got := r.state(); got != c.want || f.Stats().Partial != c.want {
-			t.Errorf("%+v: partial %v, want got == c.want, f.Stats().Partial == c.want", c, got)
+			t.Errorf("%+v: got partial %v, want %v", c, got, c.want)
 		}
 	}
 }

@@ -89,7 +89,7 @@ func want(t *testing.T, f *Fetcher, url string, b []byte) {
 	t.Helper()
 	facts, err := f.Get(t.Context(), 0, url)
 	if err != nil || facts.ID != blake3.Sum256(b) || facts.Width != 2 {
-		t.Fatalf("got %+v, %v, want no error, facts.ID == blake3.Sum256(b), facts.Width == 2", facts, err)
+		t.Fatalf("got %+v, %v, want the id of these bytes, two pixels wide", facts, err)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestOnceForAll(t *testing.T) {
 		t.Errorf("%d requests, seen %d bytes, want 1, %d", n.Load(), seen.Load(), int32(len(red)))
 	}
 	if s := f.Stats(); s.Downloads != 1 || s.Hits < 1 || f.inFlight.Taken() != 0 {
-		t.Errorf("got %+v, want s.Downloads == 1, s.Hits >= 1, f.inFlight.Taken() == 0", s)
+		t.Errorf("got %+v, want one download, then hits, and nothing in flight", s)
 	}
 	if b, ok := f.Bytes(blake3.Sum256(red)); !ok || string(b) != string(red) {
 		t.Error("bytes are not kept")
@@ -179,7 +179,7 @@ func TestBudget(t *testing.T) {
 	until(t, "the download that went on", func() bool { _, ok := f.Last(base + "/a"); return ok })
 	want(t, f, base+"/a", red)
 	if n.Load() != 1 || f.Stats().Failed[Budget] != 2 {
-		t.Errorf("%d requests, counts %v, want n.Load() == 1, f.Stats().Failed[Budget] == 2", n.Load(), f.Stats())
+		t.Errorf("got %d requests, counts %v, want one, and two over their budget", n.Load(), f.Stats())
 	}
 }
 
@@ -416,13 +416,13 @@ func TestBadBodies(t *testing.T) {
 	for range 2 {
 		facts, err := f.Get(t.Context(), 0, base)
 		if k, _ := kindOf(err); k != NotAnImage || facts.ID != blake3.Sum256(sound) {
-			t.Errorf("got %+v %v, want k == NotAnImage, facts.ID == blake3.Sum256(sound)", facts, err)
+			t.Errorf("got %+v %v, want the id of the bytes, which are no image", facts, err)
 		}
 	}
 	icon := []byte("icns\x00\x00\x00\x20 and so on")
 	other, _ := serve(t, image(icon))
 	if facts, err := f.Get(t.Context(), 0, other); err != nil || facts.ID != blake3.Sum256(icon) || facts.Width != 0 {
-		t.Errorf("got %+v %v, want no error, facts.ID == blake3.Sum256(icon), facts.Width == 0", facts, err)
+		t.Errorf("got %+v %v, want the id of the bytes, and no size", facts, err)
 	}
 	if n.Load() != 1 {
 		t.Errorf("%d requests, want 1", n.Load())
@@ -529,7 +529,7 @@ func TestLimits(t *testing.T) {
 	close(gate)
 	wg.Wait()
 	if most.Load() > 2 || f.Stats().Failed[Busy] != 42 {
-		t.Errorf("%d at once, counts %v, want most.Load() <= 2, f.Stats().Failed[Busy] == 42", most.Load(), f.Stats())
+		t.Errorf("got %d at once, counts %v, want at most 2, and 42 refused as busy", most.Load(), f.Stats())
 	}
 	small := open(t, Config{Allow: loopback, InFlightBytes: 10})
 	wantKind(t, small, base+"/x", Busy)
@@ -727,7 +727,7 @@ func TestPanicCostsOneURL(t *testing.T) {
 	}
 	want(t, f, base+"/good.png", red)
 	if s := f.Stats(); told.Load() != 1 || f.inFlight.Taken() != 0 || s.Failed[Panicked] != 2 {
-		t.Errorf("told %d times, %+v, want told.Load() == 1, f.inFlight.Taken() == 0, s.Failed[Panicked] == 2", told.Load(), s)
+		t.Errorf("got it told %d times, %+v, want once, two panics counted, and nothing in flight", told.Load(), s)
 	}
 }
 

@@ -188,7 +188,7 @@ func TestGuard(t *testing.T) {
 		{wide, "tcp6", "[fd00:ec2::254]:80", false}, {wide, "tcp4", "100.100.100.200:80", false},
 	} {
 		if err := c.g.control(c.net, c.addr, nil); (err == nil) != c.ok {
-			t.Errorf("got %s %s: %v, want (err == nil) == c.ok", c.net, c.addr, err)
+			t.Errorf("%s %s: got %v, want it allowed: %v", c.net, c.addr, err, c.ok)
 		}
 	}
 }

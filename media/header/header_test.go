@@ -98,7 +98,7 @@ func TestPillow(t *testing.T) {
 		for range 3 {
 			n := 1 + rand.IntN(40)
 			if g, e := read(r, c.B64, n); g != got || KindOf(e) != KindOf(err) {
-				t.Fatalf("%s in pieces of %d: %+v %v, whole: %+v %v, want g == got, KindOf(e) == KindOf(err)", c.Name, n, g, e, got, err)
+				t.Fatalf("%s in pieces of %d: got %+v %v, want %+v %v as of the whole", c.Name, n, g, e, got, err)
 			}
 		}
 	}
@@ -222,7 +222,7 @@ func FuzzReader(f *testing.F) {
 		whole, err := read(r, b, max(1, len(b)))
 		cut, err2 := read(r, b, max(1, n%997))
 		if whole != cut || KindOf(err) != KindOf(err2) {
-			t.Fatalf("whole %+v %v, in pieces %+v %v, want whole == cut, KindOf(err) == KindOf(err2)", whole, err, cut, err2)
+			t.Fatalf("got %+v %v in pieces, want %+v %v as of the whole", cut, err2, whole, err)
 		}
 		if err == nil && (whole.Width <= 0 || whole.Height <= 0 || whole.Width*whole.Height > MaxPixels ||
 			whole.Mode == "" || whole.Orientation < 1 || whole.Orientation > 8) {

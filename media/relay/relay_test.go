@@ -49,7 +49,7 @@ func TestServes(t *testing.T) {
 		}
 	}
 	if w.Code != 200 || !bytes.Equal(w.Body.Bytes(), png) {
-		t.Errorf("status %d, %q, want w.Code == 200, bytes.Equal(w.Body.Bytes(), png)", w.Code, w.Body)
+		t.Errorf("got status %d, %q, want 200 and the image", w.Code, w.Body)
 	}
 	if w := get(r, "HEAD", link); w.Code != 200 || w.Body.Len() != 0 {
 		t.Errorf("HEAD: got %d with %d bytes, want 200, 0", w.Code, w.Body.Len())
@@ -72,7 +72,7 @@ func TestServes(t *testing.T) {
 		"another process's key":     {other, link},
 	} {
 		if w := get(c.r, "GET", c.link); w.Code != 403 || bytes.Contains(w.Body.Bytes(), png) {
-			t.Errorf("%s: status %d, want w.Code == 403, !bytes.Contains(w.Body.Bytes(), png)", name, w.Code)
+			t.Errorf("%s: got status %d, want 403 without the image", name, w.Code)
 		}
 	}
 	*now = now.Add(60 * time.Second)
@@ -131,7 +131,7 @@ func TestRoom(t *testing.T) {
 		}
 	}
 	if s := r.Stats(); s.Bytes > 3*(1000+overhead) || s.Images != 3 || len(r.held) != 3 || r.order.Len() != 3 || s.Full != 2 {
-		t.Errorf("got %+v, want s.Bytes <= 3*(1000+overhead), s.Images == 3, len(r.held) == 3, r.order.Len() == 3, s.Full == 2", s)
+		t.Errorf("got %+v, want three images within their limit, and two for which there was no room", s)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestReplicas(t *testing.T) {
 		}
 	}
 	if a.Stats().Served != 2 || b.Stats().Passed != 1 || b.Stats().Served != 0 {
-		t.Errorf("a %+v, b %+v, want a.Stats().Served == 2, b.Stats().Passed == 1, b.Stats().Served == 0", a.Stats(), b.Stats())
+		t.Errorf("got %+v and %+v, want both served by the first, one of them passed on by the second", a.Stats(), b.Stats())
 	}
 	// The images of a replica that is gone are gone too.
 	dead, _ := New(Config{URL: "http://all-replicas:9904", Key: key, Self: "127.0.0.1:1"})

@@ -63,7 +63,7 @@ func TestLocal64(t *testing.T) {
 	two := fixed.Locals64(nil, tokens, 16, []Run{{18, 4, pads}}, Root{}, false)
 	for i, changed := range []bool{false, true, false, false} {
 		if (plain[i] != one[i]) != changed || (one[i] != two[i]) != changed {
-			t.Errorf("block %d, want (plain[i] != one[i]) == changed, (one[i] != two[i]) == changed", i)
+			t.Errorf("block %d: got hashes %x, %x, %x, want them changed by the image: %v", i, plain[i], one[i], two[i], changed)
 		}
 	}
 	if fixed.Local64(nil, []uint64{5, 1 << 40}, 0) == fixed.Local64(nil, []uint64{5, 0, 0, 1 << 8}, 0) {

@@ -315,7 +315,7 @@ func TestAnotherAtTheAddress(t *testing.T) {
 	f.Book("d", Booking{Slot: next.Slots[0], Work: fleet.Work{Tokens: 10, Context: 10}})
 	for _, id := range []string{"a", "b"} {
 		if b, moved, ok := f.Confirm(id, old.Addr, 1); !ok || moved != nil || b.Slot != old.Slots[0] {
-			t.Errorf("%s: %+v, moved %+v, %v, want ok, moved == nil, b.Slot == old.Slots[0]", id, b, moved, ok)
+			t.Errorf("%s: got %+v, moved %+v, %v, want it to stay at %s", id, b, moved, ok, old.Addr)
 		}
 		if w := f.FailedAt(id, old.Addr); w != old {
 			t.Errorf("%s failed at %p, want %p", id, w, old)
@@ -377,7 +377,7 @@ func TestConfirmMoves(t *testing.T) {
 		t.Fatalf("%+v %+v %v: want the less loaded rank of b", now, moved, ok)
 	}
 	if a.Slots[0].Load(c.t).Inflight != 0 || b.Slots[1].Load(c.t).Inflight != 1 {
-		t.Error("load did not move, want a.Slots[0].Load(c.t).Inflight == 0, b.Slots[1].Load(c.t).Inflight == 1")
+		t.Error("got the load where it was, want it at the second rank of b")
 	}
 	if _, moved, ok := f.Confirm("x", "10.0.0.2:8000", 1); !ok || moved != nil {
 		t.Errorf("a second report moved it again: got %v, %+v, want true, nil", ok, moved)

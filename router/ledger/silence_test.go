@@ -87,7 +87,7 @@ func TestEndsMissing(t *testing.T) {
 	after(endsAfter-1, NotSilent)
 	after(1, NoEnds)
 	if what, since := f.Silent(); what != NoEnds || c.t.Sub(since) != 2*endsAfter {
-		t.Errorf("silent since %v, want what == NoEnds, c.t.Sub(since) == 2*endsAfter", since)
+		t.Errorf("got %v since %v, want %v for %v", what, since, NoEnds, 2*endsAfter)
 	}
 	f.Book("own", Booking{Slot: a.Slots[0]})
 	f.End("own", 0) // its own stream says that the client left

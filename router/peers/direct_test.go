@@ -147,7 +147,7 @@ func TestDirectIsBounded(t *testing.T) {
 	d.streams = []*outgoingStream{{name: "x", queue: make(chan []byte, directQueue)}}
 	for i := range directQueue + 1 {
 		if err := d.Send("", []byte("m")); (err != nil) != (i == directQueue) {
-			t.Fatalf("message %d: %v, want (err != nil) == (i == directQueue)", i, err)
+			t.Fatalf("message %d: got %v, want an error of the last one alone", i, err)
 		}
 	}
 	e := newDirectEnd(t)

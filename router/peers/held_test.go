@@ -44,7 +44,7 @@ func TestHeldIsHandedOver(t *testing.T) {
 				t.Fatalf("of %d bytes %d: %v, want no error, bytes.Equal(got, bytes.Repeat([]byte{'b'}, n))", n, len(got), err)
 			}
 			if got, err := b.RequestHeld(t.Context(), "w1", 0); got != nil || err != nil {
-				t.Errorf("of a rank that is not held %d: %v, want got == nil, no error", len(got), err)
+				t.Errorf("of a rank that is not held: got %d bytes, %v, want none", len(got), err)
 			}
 			if len(b.transfers.pending) != 0 {
 				t.Errorf("%d answers still expected, want 0", len(b.transfers.pending))
@@ -55,7 +55,7 @@ func TestHeldIsHandedOver(t *testing.T) {
 		huge := h.joinHolding(t, func(context.Context, string, int) ([]byte, error) { return nil, ErrTooLarge })
 		eventually(t, "they hear each other", known(2, large, none, huge))
 		if got, err := none.RequestHeld(t.Context(), "w1", -1); got != nil || err != nil {
-			t.Errorf("%d bytes %q: %v, want got == nil, no error", len(got), got[:min(len(got), 1)], err)
+			t.Errorf("got %d bytes %q, %v, want none", len(got), got[:min(len(got), 1)], err)
 		}
 		for _, r := range []*replica{large, huge} {
 			if n := testutil.ToFloat64(r.handovers.WithLabelValues("too large")); n != 1 {
@@ -191,7 +191,7 @@ func TestHostilePieces(t *testing.T) {
 		if one := fresh(); true {
 			g.addPiece(p.from, &p.piece)
 			if len(one.received) > 0 || len(one.arrived) > 0 {
-				t.Errorf("%d: taken, want len(one.received) <= 0, len(one.arrived) <= 0", i)
+				t.Errorf("piece %d: got it taken, want it dropped", i)
 			}
 		}
 	}

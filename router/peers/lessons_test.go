@@ -103,7 +103,7 @@ func TestLessonsTravel(t *testing.T) {
 			t.Errorf("%d bytes of a snapshot that is none were taken: %v, want 0, an error", n, err)
 		}
 		if len(knows(other)) != empty {
-			t.Errorf("something of them is remembered, want len(knows(other)) == %v", empty)
+			t.Errorf("got %d remembered of them, want %d as before", len(knows(other)), empty)
 		}
 	})
 }
@@ -180,7 +180,7 @@ func TestLessonsAreBounded(t *testing.T) {
 		message := appendLesson(messageHead(a.own), key, large)
 		for began := time.Now(); b.lessons(lessonsRefused) == 0; b.Receive(message) {
 			if time.Since(began) > 30*time.Second {
-				t.Fatalf("%d lessons of %d bytes were taken, want time.Since(began) <= 30*time.Second", b.lessons(lessonsTaken), size)
+				t.Fatalf("got %d lessons of %d bytes taken, want one refused", b.lessons(lessonsTaken), size)
 			}
 		}
 		if n := b.lessons(lessonsTaken); n*size > 3*lessonsPerPeer {

@@ -145,7 +145,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("got %q, want !time.Now().After(end)", "it never came: "+what)
+			t.Fatalf("got no end of the wait, want %s", what)
 		}
 	}
 }
@@ -217,8 +217,7 @@ func TestTwoAgree(t *testing.T) {
 			}
 			d := b.decide(uint32(i), 800)
 			if d.Targets[0].Worker != first.Targets[0].Worker || d.CachedTokens == 0 {
-				t.Fatalf("prompt %d: one chose %v, the other %v with %d cached, want d.Targets[0].Worker == first.Targets[0].Worker, "+
-					"d.CachedTokens != 0", i, first.Targets[0], d.Targets[0], d.CachedTokens)
+				t.Fatalf("prompt %d: got %v with %d cached, want %v, with some", i, d.Targets[0], d.CachedTokens, first.Targets[0])
 			}
 			b.router.Observe(router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
 		}
@@ -508,12 +507,12 @@ func TestOneSecret(t *testing.T) {
 		c := h.join(t)
 		eventually(t, "a late replica's secret", func() bool { return id(c) == all && replaced.Load() == 2 })
 		if id(a) != all || id(b) != all {
-			t.Errorf("a replica that had just started replaced the others' secret, want id(a) == %v, id(b) == %v", all, all)
+			t.Errorf("got the others' secret replaced by a replica that had just started, want theirs")
 		}
 		other := block.NewSecret().Bytes()
 		a.Receive(append(append(messageHead(b.own), kindSecret), other[:]...))
 		if id(a) != all {
-			t.Errorf("a secret was taken that was not asked for, want id(a) == %v", all)
+			t.Errorf("got a secret taken that was not asked for, want the one before")
 		}
 		fixed = true
 		h.prepare = late
@@ -521,7 +520,7 @@ func TestOneSecret(t *testing.T) {
 		want := id(d)
 		eventually(t, "the configured secret", func() bool { return id(a) == want && id(b) == want && id(c) == want })
 		if id(d) != want || want == all {
-			t.Errorf("a configured secret was replaced, want id(d) == %v, want != %v", want, all)
+			t.Errorf("got a configured secret replaced, want it kept, and not the others'")
 		}
 	})
 }

@@ -253,7 +253,7 @@ func FuzzPool(f *testing.F) {
 		got, _ := poolEndpoints(pods, []int{port})
 		for _, e := range got {
 			if int(e.Addr.Port()) != port || !e.Addr.Addr().IsValid() {
-				t.Fatalf("got %+v, want int(e.Addr.Port()) == port, e.Addr.Addr().IsValid()", e)
+				t.Fatalf("got %+v, want an address with port %d", e, port)
 			}
 		}
 	})

@@ -160,8 +160,7 @@ func TestSlowIsNamed(t *testing.T) {
 			s.c.t = at.Add(500 * time.Millisecond)
 			for _, slot := range f.JudgePace(s.c.t) {
 				if !slot.Slow().Certain || slot.Worker != s.workers[min(1, len(s.workers)-1)] || c.want == 0 {
-					t.Errorf("%s, step %d: %s %+v, want slot.Slow().Certain, slot.Worker == s.workers[min(1, len(s.workers)-1)], c.want != 0",
-						c.name, i, slot.Worker.Name, slot.Slow())
+					t.Errorf("%s, step %d: got %s %+v, want the second worker, for certain, if any", c.name, i, slot.Worker.Name, slot.Slow())
 				}
 				named = s.c.t
 			}

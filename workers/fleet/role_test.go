@@ -52,8 +52,7 @@ func TestPrefillApart(t *testing.T) {
 		pairs.Book(fmt.Sprint("r", i), p.Slots[0], Work{Tokens: 100}, d.Slots[0])
 	}
 	if a.Slots[0].Load(now).Inflight != 2 || p.Slots[0].Load(now).Inflight != 4 {
-		t.Errorf("%d decoding at one of two, want a.Slots[0].Load(now).Inflight == 2, p.Slots[0].Load(now).Inflight == 4",
-			a.Slots[0].Load(now).Inflight)
+		t.Errorf("got %d decoding at one of two, want 2, and all four prefilled at the other", a.Slots[0].Load(now).Inflight)
 	}
 	for i := range 4 {
 		pairs.End(fmt.Sprint("r", i))

@@ -70,7 +70,7 @@ func TestRebornIsTold(t *testing.T) {
 	w.until("it is told", func() bool { return reborn() > 0 })
 	w.hears(3)
 	if n := reborn(); n != 1 || !slices.Contains(told, w.worker) {
-		t.Errorf("told %d times, want n == 1, slices.Contains(told, w.worker)", n)
+		t.Errorf("got it told %d times, want once, of this worker", n)
 	}
 }
 

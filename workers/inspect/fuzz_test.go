@@ -55,7 +55,7 @@ func FuzzAsk(f *testing.F) {
 		plain("a template", got.ChatTemplate)
 		for _, n := range []int{got.MaxModelLen, got.Ranks, got.BlockSize, got.Blocks, got.MatchUnit} {
 			if n < 0 || n > 1<<40 {
-				t.Fatalf("got %+v, want n >= 0, n <= 1<<40", got)
+				t.Fatalf("got %+v, want no number below 0 or beyond 2^40", got)
 			}
 		}
 		if len(got.Events) > 1024 {

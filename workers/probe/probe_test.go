@@ -274,7 +274,7 @@ func TestBudget(t *testing.T) {
 	p := New(Options{Workers: []Worker{{Name: "w", Addr: hung.Listener.Addr().String(), Model: "m", Ours: load(t, nil)}},
 		Budget: 50 * time.Millisecond})
 	if open := p.round(t.Context(), true); !open || p.Results()[0].Verdict != Unreachable {
-		t.Errorf("got %+v, want open, p.Results()[0].Verdict == Unreachable", p.Results()[0])
+		t.Errorf("got %+v, want %s, and another round", p.Results()[0], Unreachable)
 	}
 }
 
@@ -391,7 +391,7 @@ func TestSet(t *testing.T) {
 	wait := func(what string, ok func() bool) {
 		for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("got %s: %+v, want !time.Now().After(end)", what, p.Results())
+				t.Fatalf("got %+v, want %s", p.Results(), what)
 			}
 		}
 	}

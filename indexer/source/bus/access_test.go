@@ -154,7 +154,7 @@ func TestAccess(t *testing.T) {
 			if name != "certificate" {
 				until(t, "refusals", func() bool { return refused.Load() > 1 })
 				if n := seen.FilterMessageSnippet("NATS rejects").Len(); n != 1 || conn.IsConnected() {
-					t.Errorf("the log says %d times that it is refused; connected %v, want n == 1, !conn.IsConnected()", n, conn.IsConnected())
+					t.Errorf("got it logged %d times that it is refused, connected %v, want once, and not connected", n, conn.IsConnected())
 				}
 				if why, is := failing.Why(); !is || !strings.Contains(why, "rejects the credentials") {
 					t.Errorf("got %q, refused %t, want that the server rejects the credentials", why, is)

@@ -355,13 +355,13 @@ func TestTwoAgents(t *testing.T) {
 		t.Errorf("%d lines, %+v, want Current false, 1", logged.Len(), st)
 	}
 	if st := p.Stats(); !st.Current || st.Refused > 0 || st.Seq <= older.Stats().Seq {
-		t.Errorf("got %+v, want st.Current, st.Refused <= 0, st.Seq > older.Stats().Seq", st)
+		t.Errorf("got %+v, want it current, never refused, and ahead of the older one", st)
 	}
 	late := listen(t, connect(t, s.ClientURL()))
 	late.follow("w")
 	late.same("w", payloads, prompts)
 	if st := late.feeds["w"].Stats(); st.Epoch != p.Stats().Epoch || st.Restarts > 0 {
-		t.Errorf("got %+v, want st.Epoch == p.Stats().Epoch, st.Restarts <= 0", st)
+		t.Errorf("got %+v, want epoch %d, without a restart", st, p.Stats().Epoch)
 	}
 }
 

@@ -96,7 +96,7 @@ func TestLargeMessagesAreRefused(t *testing.T) {
 		b := append(large.append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, maxMessage/2)...)
 		_, err = js.Publish(t.Context(), p.rankLine.subject(), b)
 		if (err != nil) != (limit > 0) {
-			t.Errorf("got %s: %v, want (err != nil) == (limit > 0)", name, err)
+			t.Errorf("%s: got %v, want an error: %v", name, err, limit > 0)
 		}
 		if limit < 0 {
 			until(t, "the large message", func() bool { return r.feeds["w"].Stats().Malformed == 1 })

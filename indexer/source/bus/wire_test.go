@@ -49,7 +49,7 @@ func TestWire(t *testing.T) {
 			b = appendEvent(b, &c.in[i], c.tokens)
 		}
 		if h, err := readHead(b); h != (head{flags, 77, 88, 99, 111, 222, block.Fixed().ID}) || err != nil {
-			t.Errorf("got %s: %+v, %v, want h == (head{flags, 77, 88, 99, 111, 222, block.Fixed().ID}), no error", c.name, h, err)
+			t.Errorf("%s: got %+v, %v, want what was written", c.name, h, err)
 		}
 		var d Decoder
 		batch, err := d.Decode(b)
@@ -207,7 +207,7 @@ func TestHeldMessage(t *testing.T) {
 			Copies: [indexer.Tiers]uint8{2}}}}
 	at, all, err := ReadHeld(AppendHeld(nil, nil, &h, math.MaxInt), nil)
 	if err != nil || at != h.At || all.Stands || all.Partial || !all.UpperBound {
-		t.Fatalf("got %+v %+v %v, want no error, at == h.At, !all.Stands, !all.Partial, all.UpperBound", at, all, err)
+		t.Fatalf("got %+v %+v %v, want the head %+v of a whole listing that is an upper bound", at, all, err, h.At)
 	}
 	want := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Lookahead: 1, HasParent: true, Parent: 2,
 		EngineHashes: []uint64{4}, Locals: []uint64{3}}
@@ -248,7 +248,7 @@ func TestEventsAreBounded(t *testing.T) {
 		return append((&head{key: block.Fixed().ID}).append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, events)...)
 	}
 	if batch, err := d.Decode(message(maxEvents)); err != nil || len(every(&batch)) != maxEvents {
-		t.Errorf("%d events, %v, want no error, len(every(&batch)) == maxEvents", len(batch.Events), err)
+		t.Errorf("got %d events, %v, want %d", len(batch.Events), err, maxEvents)
 	}
 	if batch, err := d.Decode(message(maxEvents + 1)); err == nil {
 		t.Errorf("%d events are read: got %v, want an error", len(batch.Events), err)
