@@ -755,7 +755,7 @@ func otherForm(f *fleet) {
 	pub := zmq4.NewPub(context.Background())
 	_ = pub.Listen("tcp://127.0.0.1:0")
 	go func() {
-		for range 400 {
+		for range 15_000 { // five minutes
 			_ = pub.Send(zmq4.NewMsgFrom([]byte("kv"), []byte("seq"), []byte("x")))
 			time.Sleep(20 * time.Millisecond)
 		}
@@ -770,7 +770,7 @@ func mute() string {
 	if err != nil {
 		return err.Error()
 	}
-	time.AfterFunc(time.Minute, func() { lis.Close() })
+	time.AfterFunc(10*time.Minute, func() { lis.Close() })
 	return lis.Addr().String()
 }
 
@@ -780,7 +780,7 @@ func oldNATS() string {
 	if err != nil {
 		return err.Error()
 	}
-	time.AfterFunc(time.Minute, func() { lis.Close() })
+	time.AfterFunc(10*time.Minute, func() { lis.Close() })
 	go func() {
 		for c, err := lis.Accept(); err == nil; c, err = lis.Accept() {
 			go func() {

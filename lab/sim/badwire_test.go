@@ -107,7 +107,7 @@ func TestMutePublisher(t *testing.T) {
 			}
 			until := func(what string, ok func() bool) {
 				t.Helper()
-				for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+				for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 					if time.Now().After(end) {
 						t.Fatalf("got %s: %+v, want !time.Now().After(end)", what, f.Stats())
 					}
@@ -362,7 +362,7 @@ func (r *rig) ask(rank int, text string) {
 
 func (r *rig) heard() {
 	r.Helper()
-	for end := time.Now().Add(30 * time.Second); !r.w.Stats().Subscribed; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !r.w.Stats().Subscribed; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			r.Fatal("nobody has come back")
 		}
@@ -373,7 +373,7 @@ func (r *rig) heard() {
 func (r *rig) same(rank int, h indexer.SlotID) {
 	r.Helper()
 	why := ""
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		why = r.unlike(rank, h)
 		if why == "" {
 			return
@@ -386,7 +386,7 @@ func (r *rig) same(rank int, h indexer.SlotID) {
 func (r *rig) neverMore(rank int, h indexer.SlotID) {
 	r.Helper()
 	why := ""
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		held := map[string]bool{}
 		chains, _ := r.truth(rank)
 		for _, chain := range chains {

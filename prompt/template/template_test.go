@@ -178,8 +178,8 @@ func TestLimits(t *testing.T) {
 		if _, err := tmpl.Render(nil, nil); !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: %v, want ErrLimit", src, err)
 		}
-		if d := time.Since(start); d > 20*time.Second {
-			t.Errorf("%s took %v to reach its limit, want at most %v", src, d, 20*time.Second)
+		if d := time.Since(start); d > 2*time.Minute { // on a busy machine; a second alone
+			t.Errorf("%s took %v to reach its limit, want at most %v", src, d, 2*time.Minute)
 		}
 	}
 }

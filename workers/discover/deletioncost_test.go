@@ -126,6 +126,7 @@ func TestDeletionCosts(t *testing.T) {
 	leaving := ready(3)
 	leaving.Terminating = true
 	w.api.PutPod(leaving, vllmPods, nil)
+	eventually(t, "a pod that is being deleted", func() bool { now, _ := w.state(); return strings.Contains(now, "-") })
 	c.set("10.0.0.3:8000", 12345)
 	time.Sleep(3 * costsAgain)
 	if strings.Contains(written(w.api), "12345") {

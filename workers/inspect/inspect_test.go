@@ -47,7 +47,7 @@ func TestAsk(t *testing.T) {
 			}
 			w.Start()
 			defer w.Close()
-			client := rules.NewClient(10*time.Second, nil)
+			client := rules.NewClient(time.Minute, nil)
 			f, err := Ask(t.Context(), client, w.Addr())
 			if err != nil {
 				t.Fatal(err)
@@ -93,7 +93,7 @@ func lacking(f *rules.Facts) (what []string) {
 func TestPostTLS(t *testing.T) {
 	srv := httptest.NewTLSServer(http.NotFoundHandler())
 	defer srv.Close()
-	if _, err := Post(t.Context(), rules.NewClient(10*time.Second, nil), srv.Listener.Addr().String(), "/",
+	if _, err := Post(t.Context(), rules.NewClient(time.Minute, nil), srv.Listener.Addr().String(), "/",
 		[]byte("{}")); !errors.Is(err, rules.TLS) {
 		t.Errorf("%v, want %v", err, rules.TLS)
 	}
@@ -136,7 +136,7 @@ func TestHostile(t *testing.T) {
 				_, _ = w.Write([]byte(page))
 			}))
 			defer s.Close()
-			f, err := Ask(t.Context(), rules.NewClient(10*time.Second, nil), strings.TrimPrefix(s.URL, "http://"))
+			f, err := Ask(t.Context(), rules.NewClient(time.Minute, nil), strings.TrimPrefix(s.URL, "http://"))
 			if (err != nil) != c.failed || fmt.Sprint(lacking(&f)) != c.unknown {
 				t.Errorf("%v, lacks %v (want %s)", err, f.Unknown, c.unknown)
 			}
