@@ -44,8 +44,8 @@ func TestCollectionsAreTold(t *testing.T) {
 		runtime.GC()
 		select {
 		case <-collected:
-		case <-time.After(10 * time.Second):
-			t.Fatal("got no word of a collection in 10 s, want one")
+		case <-time.After(time.Minute):
+			t.Fatal("got no word of a collection in a minute, want one")
 		}
 	}
 }

@@ -87,7 +87,7 @@ func TestFollow(t *testing.T) {
 			return w
 		case err := <-failed:
 			t.Fatal(err)
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatal("nothing was told")
 		}
 		return nil
@@ -131,7 +131,7 @@ func TestFollow(t *testing.T) {
 	}
 	select {
 	case <-failed:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("a folder that cannot be read is not told of")
 	}
 	stop()

@@ -112,7 +112,7 @@ func TestAnswerIsBounded(t *testing.T) {
 	}
 	within, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if !other.Grow(within, 12<<20) || other.Grow(within, 13<<20) {
+	if !other.Grow(t.Context(), 12<<20) || other.Grow(within, 13<<20) {
 		t.Error("another worker got other than the 12 MiB that are its share beside 48 MiB of 64")
 	}
 	hold.Free()

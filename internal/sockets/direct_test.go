@@ -94,6 +94,9 @@ func TestDirectStress(t *testing.T) {
 	end, seeds := time.Now().Add(lasts), atomic.Uint64{}
 	var all sync.WaitGroup
 	var streams, moved, disturbed atomic.Int64
+	goesOn := func() bool { // until there was some of both, on a busy machine
+		return time.Now().Before(end) || (streams.Load() == 0 || disturbed.Load() <= 0) && time.Since(end) < 2*time.Minute
+	}
 	one := make(chan struct{}, 1) // a pair is made at a time
 	pair := func() (near, far net.Conn) {
 		one <- struct{}{}
@@ -148,7 +151,7 @@ func TestDirectStress(t *testing.T) {
 	}
 	for range 4 {
 		all.Go(func() {
-			for time.Now().Before(end) {
+			for goesOn() {
 				seed := seeds.Add(2)
 				near, far := pair()
 				if near == nil {
@@ -170,7 +173,7 @@ func TestDirectStress(t *testing.T) {
 	}
 	for range 2 { // whatever becomes of these, they end
 		all.Go(func() {
-			for time.Now().Before(end) {
+			for goesOn() {
 				seed := seeds.Add(2)
 				near, far := pair()
 				if near == nil {
@@ -195,12 +198,12 @@ func TestDirectStress(t *testing.T) {
 			}
 		})
 	}
-	for time.Now().Before(end) {
+	for goesOn() {
 		runtime.GC()
 		time.Sleep(time.Millisecond)
 	}
 	all.Wait()
-	if streams.Load() == 0 || disturbed.Load() == 0 {
+	if streams.Load() == 0 || disturbed.Load() <= 0 {
 		t.Errorf("%d streams and %d disturbed ones, want some of both", streams.Load(), disturbed.Load())
 	}
 	t.Logf("%d streams, %d MB, %d disturbed ones", streams.Load(), moved.Load()>>20, disturbed.Load())

@@ -51,7 +51,10 @@ var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 func open(t *testing.T, cfg Config) *Fetcher {
 	t.Helper()
 	if cfg.Budget == 0 {
-		cfg.Budget = 10 * time.Second // tests of the budget set their own
+		cfg.Budget = 2 * time.Minute // tests of the budget set their own
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 2 * time.Minute
 	}
 	if cfg.Proxy == nil {
 		cfg.Proxy = func(*url.URL) (*url.URL, error) { return nil, nil }
@@ -387,7 +390,7 @@ func TestBadBodies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			base, _ := serve(t, c.h)
-			timeout := 5 * time.Second
+			timeout := time.Minute
 			if c.want == Timeout {
 				timeout = 200 * time.Millisecond
 			}
