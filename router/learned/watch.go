@@ -87,7 +87,7 @@ type sequence struct {
 	steps int       // of the request's path; 0: it is not known
 	path  [2]uint64 // number of its last step
 	id    string    // of the request
-	open  bool      // it is not watched any more, and was not heard to have ended
+	open  bool      // it may go on: it was not heard to have ended and is not watched any more, or these may be another one's blocks
 }
 
 // sequences are the latest of a slot, in the order of their beginnings from next on.
@@ -308,7 +308,7 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	if x != nil && len(x.Path.Steps) > 0 {
 		now.steps = len(x.Path.Steps)
 		now.path, now.id = x.Path.Steps[now.steps-1].Number, x.ID
-		now.open = l.byID[x.ID] != x && x.ended.IsZero()
+		now.open = x.guess || l.byID[x.ID] != x && x.ended.IsZero()
 	}
 	if x != nil && l.byID[x.ID] == x { // else its end is being looked at
 		l.append(x, e, before)

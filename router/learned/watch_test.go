@@ -185,6 +185,23 @@ func TestWhose(t *testing.T) {
 				e.t.Errorf("of the other %d blocks are known, want %d", got, want)
 			}
 		}, false, false, map[Outcome]int{Learned: 1}},
+		"behind the answer of one that overtook another, which has ended": {func(e *told) {
+			fast, third := request{[]int{1, 2, 13, 14}}, request{[]int{1, 2, 21, 22}} // begin as a does
+			n := len(chainOf(fast.prompt()))
+			e.watch("a", "", a)
+			e.watch("fast", "", fast)
+			e.stores("", fast.prompt(), 0, all) // taken for a's
+			e.stores("", a.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+			e.watch("third", "", third)
+			e.stores("", append(fast.prompt()[:16*n:16*n], tokensOf(-5)...), n, n+1)
+			e.stores("", third.prompt(), 0, all)
+			e.end("third", len(third.prompt()), 1)
+			e.end("fast", len(fast.prompt()), 1)
+			if got, want := e.knows(third), len(chainOf(third.prompt())); got != want {
+				e.t.Errorf("of the third %d blocks are known, want %d", got, want)
+			}
+		}, false, false, map[Outcome]int{LengthDiffers: 2, Learned: 1}},
 		"by one block behind all of another one, which has ended, and by another way": {func(e *told) {
 			n := len(chainOf(a.prompt()))
 			other := append(a.prompt()[:16*n:16*n], tokensOf(21)...) // as where a list of token ids goes on within a step
