@@ -23,6 +23,8 @@ const (
 	nodeUnsure
 )
 
+const fewSince = 64 // lessons that are taught while others wait
+
 // MaxTokens is the longest prompt that is learned.
 const MaxTokens = 1 << 28
 
@@ -120,11 +122,21 @@ func (m *Memory) Load(snapshot []byte) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for len(m.since) > fewSince { // decisions wait for the lock: what has come since then is less each time
+		list := m.since
+		m.since, m.steps = nil, 0
+		m.mu.Unlock()
+		for i := range list {
+			fresh.teach(&list[i])
+		}
+		m.mu.Lock()
+	}
 	if !m.awaiting {
 		return errors.New("too much was learned before the snapshot came")
 	}
 	m.nodes, m.roots = fresh.nodes, fresh.roots
 	m.stats.Nodes, m.stats.Bytes = fresh.stats.Nodes, fresh.stats.Bytes
+	m.stats.Forgotten += fresh.stats.Forgotten
 	oldest, newest := fresh.ring.next, fresh.ring.prev
 	m.ring.prev, m.ring.next = &m.ring, &m.ring
 	if oldest != &fresh.ring {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"unsafe"
 )
@@ -234,6 +235,46 @@ func TestAwait(t *testing.T) {
 	if b.Load(a.Snapshot(1<<20)) == nil || b.steps+len(b.since) != 0 {
 		t.Error("a snapshot was loaded in the place of more than was kept, want b.Load(a.Snapshot(1<<20)) != nil, " +
 			"b.steps+len(b.since) == 0")
+	}
+}
+
+// What is taught before a snapshot and while it is loaded is known behind it.
+func TestTaughtWhileLoading(t *testing.T) {
+	a, b := NewMemory(1<<20, new(Sizes)), NewMemory(8<<20, new(Sizes))
+	old, begun := request{[]int{1, 2}}, make(chan bool)
+	old.teach(a, nil)
+	b.Await()
+	const before, all = 5000, 6000
+	lesson := func(i int) *Lesson {
+		step := Step{Number: [2]uint64{uint64(i), uint64(i)}}
+		return &Lesson{1, Path{Steps: []Step{step}}, Taught{Chain: []uint64{uint64(i)}, Prompt: 1, Tokens: 17}}
+	}
+	for i := range before {
+		b.Teach(lesson(i))
+	}
+	var others sync.WaitGroup
+	others.Go(func() {
+		close(begun)
+		for i := before; i < all; i++ {
+			b.Teach(lesson(i))
+		}
+	})
+	<-begun
+	if err := b.Load(a.Snapshot(1 << 20)); err != nil {
+		t.Fatal(err)
+	}
+	others.Wait()
+	check(t, b)
+	var p Recalled
+	for i := range all {
+		b.Recall(1, &lesson(i).Path, &p)
+		if p.Tokens != 17 {
+			t.Fatalf("lesson %d of %d: got %d tokens, want 17", i, all, p.Tokens)
+		}
+	}
+	b.Recall(1, old.path(), &p)
+	if p.Tokens != len(old.prompt()) || len(b.since) != 0 {
+		t.Errorf("of the snapshot: got %d tokens, %d lessons kept; want %d and none", p.Tokens, len(b.since), len(old.prompt()))
 	}
 }
 
