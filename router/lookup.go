@@ -58,7 +58,11 @@ func (l *lookup) knownTokens() int {
 func (l *lookup) usable() int {
 	tokens, r := l.tokens()-1, &l.recalled
 	if r.class != 0 && r.Tokens == 0 {
-		tokens = min(tokens, max(len(l.read.prompt.IDs)-1, len(r.Blocks)*l.form.Size, int(r.least())))
+		blocks := len(r.Blocks)
+		if r.Reach > r.Steps { // the others are an estimate
+			blocks = r.Learned
+		}
+		tokens = min(tokens, max(len(l.read.prompt.IDs)-1, blocks*l.form.Size, int(r.least())))
 	}
 	return max(0, tokens) / l.form.Size * l.form.Size
 }

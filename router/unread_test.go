@@ -309,6 +309,33 @@ func TestUnreadSiblingsOfReplicas(t *testing.T) {
 	}
 }
 
+// Of a prompt that is the beginning of a longer one, no more is predicted than it nearly always has: half of what is expected of it.
+func TestUnreadBeginning(t *testing.T) {
+	w := newWorld(t, 1)
+	w.withoutFiles(nil)
+	whole := text(400, 3)
+	chat := func(text string) string { return chatBody("m", fmt.Sprintf("%q", text)) }
+	first := w.decide(chat(whole))
+	expected := len(whole) / bytesPerToken
+	locals := make([]uint64, expected/16)
+	for i := range locals {
+		locals[i] = uint64(1000 + i)
+	}
+	hashes, slot := block.Fixed().Chain(nil, locals), w.slots[0]
+	w.Learner().Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Locals: locals, EngineHashes: hashes})
+	if err := w.index.Store(slot.ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
+		t.Fatal(err)
+	}
+	w.Observe(Outcome{ID: first.ID, Phase: Ended, Addr: first.Targets[0].Addr, Code: 200, CachedTokens: -1, PromptTokens: expected,
+		OutputTokens: 1})
+	w.now = w.now.Add(time.Minute)
+	w.Learner().Settle(w.now)
+	part, most := w.decide(chat(whole[:len(whole)*9/10])), expected*9/20
+	if part.Reason != Predicted || part.CachedTokens == 0 || part.CachedTokens > most {
+		t.Errorf("of nine tenths of %d tokens: got %d, %s; want 1 to %d, predicted", expected, part.CachedTokens, part.Reason, most)
+	}
+}
+
 // A prompt that takes longer to read than there is time for is known by memory at its second sighting.
 func TestUnreadInTime(t *testing.T) {
 	w := newWorld(t, 3)
