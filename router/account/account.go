@@ -8,6 +8,7 @@
 package account
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -78,21 +79,19 @@ func (c *Cause) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Sums are tokens by cause. JSON has those that are not 0, by name.
-type Sums [causes]int
+// By is something by cause. JSON has what is not 0, by name.
+type By[N int | float64] [causes]N
 
-// MarshalJSON returns an object of tokens by cause.
-func (s Sums) MarshalJSON() ([]byte, error) { return marshal(s) }
+// Sums are tokens, and Seconds seconds by cause.
+type (
+	Sums    = By[int]
+	Seconds = By[float64]
+)
 
-// UnmarshalJSON reads one. Tokens of a cause that this release does not know count as unknown.
-func (s *Sums) UnmarshalJSON(text []byte) (err error) {
-	*s, err = unmarshal[int](text)
-	return err
-}
-
-func marshal[N int | float64](of [causes]N) ([]byte, error) {
-	by := make(map[Cause]N, len(of))
-	for c, n := range of {
+// MarshalJSON returns an object of what is not 0, by cause.
+func (s By[N]) MarshalJSON() ([]byte, error) {
+	by := make(map[Cause]N, len(s))
+	for c, n := range s {
 		if n != 0 {
 			by[Cause(c)] = n
 		}
@@ -100,59 +99,41 @@ func marshal[N int | float64](of [causes]N) ([]byte, error) {
 	return json.Marshal(by)
 }
 
-func unmarshal[N int | float64](text []byte) (of [causes]N, err error) {
+// UnmarshalJSON reads one. What is of a cause that this release does not know counts as of an unknown one.
+func (s *By[N]) UnmarshalJSON(text []byte) error {
 	var by map[string]N
-	err = json.Unmarshal(text, &by)
+	err := json.Unmarshal(text, &by)
+	*s = By[N]{}
 	for name, n := range by {
 		c := Unknown
 		_ = c.UnmarshalText([]byte(name))
-		of[c] += n
+		s[c] += n
 	}
-	return of, err
+	return err
 }
 
 // Add adds others.
-func (s *Sums) Add(o *Sums) {
+func (s *By[N]) Add(o *By[N]) {
 	for c, n := range o {
 		s[c] += n
 	}
 }
 
 // Total returns the sum of all causes.
-func (s *Sums) Total() (n int) {
+func (s *By[N]) Total() (n N) {
 	for _, one := range s {
 		n += one
 	}
 	return n
-}
-
-// Seconds are seconds by cause, as JSON like Sums.
-type Seconds [causes]float64
-
-// Total returns the sum of all causes.
-func (s *Seconds) Total() (n float64) {
-	for _, one := range s {
-		n += one
-	}
-	return n
-}
-
-// MarshalJSON returns an object of seconds by cause.
-func (s Seconds) MarshalJSON() ([]byte, error) { return marshal(s) }
-
-// UnmarshalJSON reads one. Seconds of a cause that this release does not know count as of an unknown one.
-func (s *Seconds) UnmarshalJSON(text []byte) (err error) {
-	*s, err = unmarshal[float64](text)
-	return err
 }
 
 // Each calls a function with each cause that has tokens, the largest first.
-func (s *Sums) Each(do func(c Cause, tokens int)) {
+func (s *By[N]) Each(do func(c Cause, n N)) {
 	var order [causes]Cause
 	for c := range order {
 		order[c] = Cause(c)
 	}
-	slices.SortStableFunc(order[:], func(a, b Cause) int { return s[b] - s[a] })
+	slices.SortStableFunc(order[:], func(a, b Cause) int { return cmp.Compare(s[b], s[a]) })
 	for _, c := range order {
 		if s[c] > 0 {
 			do(c, s[c])
@@ -254,13 +235,18 @@ func Predict(k Known, behind func(spans []Span, from, to int) []Span) *Account {
 }
 
 // Unseen returns the run of tokens in which all are of which nothing is remembered; from == to: there is none.
-func (a *Account) Unseen() (from, to int) {
-	for _, list := range [][]Span{a.Spans, a.unless} {
+func (a *Account) Unseen() (from, to int) { return within(New, a.Spans, a.unless) }
+
+// Evicted returns the run of tokens in which all are that were evicted; from == to: there is none.
+func (a *Account) Evicted() (from, to int) { return within(Evicted, a.Spans) }
+
+func within(c Cause, lists ...[]Span) (from, to int) {
+	for _, list := range lists {
 		for _, s := range list {
-			if s.Cause == New {
-				if from == to {
-					from = s.From
-				}
+			if s.Cause == c && from == to {
+				from = s.From
+			}
+			if s.Cause == c {
 				from, to = min(from, s.From), max(to, s.To)
 			}
 		}
@@ -302,19 +288,6 @@ type Needs struct {
 // PushedOut is why tokens of an evicted span, or some of them, were: with too many requests in flight for its cache an engine also
 // preempts some, and computes them again.
 const PushedOut = "requests in flight took the room"
-
-// Evicted returns the run of tokens in which all are that were evicted; from == to: there is none.
-func (a *Account) Evicted() (from, to int) {
-	for _, s := range a.Spans {
-		if s.Cause == Evicted {
-			if from == to {
-				from = s.From
-			}
-			to = s.To
-		}
-	}
-	return from, to
-}
 
 // Enlarge fills in what larger caches would have kept; needs are by token.
 func (a *Account) Enlarge(needs []Needs) {

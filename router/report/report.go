@@ -387,9 +387,7 @@ func (t *period) merge(o *period) {
 	t.Accounted += o.Accounted
 	t.Uncached.Add(&o.Uncached)
 	t.Kept += o.Kept
-	for c, n := range o.Seconds {
-		t.Seconds[c] += n
-	}
+	t.Seconds.Add(&o.Seconds)
 	t.Departures.merge(o.Departures)
 	w, v := &t.Would, &o.Would
 	w.Requests, w.Prompt, w.Better, w.Spared = w.Requests+v.Requests, w.Prompt+v.Prompt, w.Better+v.Better, w.Spared+v.Spared
