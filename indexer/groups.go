@@ -119,6 +119,12 @@ func (x *slotList) WindowsMayWithhold(id SlotID) bool {
 	return v != nil && v.withhold && slices.ContainsFunc(v.kinds[:v.count], func(k kindView) bool { return k.need == kvevent.NeedWindow })
 }
 
+// OneGroup reports whether a slot's worker has a single KV cache group, whose blocks are those of prompts.
+func (x *slotList) OneGroup(id SlotID) bool {
+	s := x.slot(id)
+	return s != nil && x.view(id) == nil && !s.unclear.Load()
+}
+
 // FindsParts reports whether a slot's engine also finds parts of blocks that hold a state (vLLM's prefix_match_unit). Events do not
 // say where these end, so a match is a lower bound: the engine may find up to a block more.
 func (x *slotList) FindsParts(id SlotID) bool {

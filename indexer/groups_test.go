@@ -528,12 +528,18 @@ func TestUnclearGroups(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	one := []bool{x.OneGroup(id)}
 	store(16)
+	one = append(one, x.OneGroup(id))
 	if x.UpperBound(id) || blocksIn(x, id, doc) != 8 {
 		t.Errorf("got an upper bound %t, %d blocks, want eight for certain", x.UpperBound(id), blocksIn(x, id, doc))
 	}
 	store(8) // a group with blocks of two sizes
 	store(16)
+	one = append(one, x.OneGroup(id))
+	if !slices.Equal(one, []bool{true, false, false}) {
+		t.Errorf("before a second group, with it, and when it is not understood: one group %v, want true, false, false", one)
+	}
 	if !x.UpperBound(id) || blocksIn(x, id, doc) != len(doc) || x.mem.beside.Load() != 0 {
 		t.Errorf("got an upper bound %t, %d blocks, %d bytes, want an upper bound of %d, without memory for places",
 			x.UpperBound(id), blocksIn(x, id, doc), x.mem.beside.Load(), len(doc))

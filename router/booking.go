@@ -58,6 +58,8 @@ type bookingRecord struct {
 	comparison       *comparison      // of its prompt with earlier ones; nil: done
 	abandoned        atomic.Bool      // nobody will report its end: nothing is compared any more
 	needs            *forecast.Needs  // how large its worker's cache would have had to be; nil: nothing of it was evicted
+	computes         int              // tokens to prefill at the slot, with images to encode; 0: not known
+	queued           float64          // tokens to prefill there before it
 	severalPrompts   bool             // the engine's counts are about one of them, or all
 	zeroMeansUnknown bool             // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
 }
@@ -112,6 +114,7 @@ func (r *booker) book(p *plan) {
 		p.out.Said = a.watching.Said
 	}
 	work := r.fillBooking(b, &st, &a)
+	b.queued = best.Backlog
 	r.openAccount(b, &st, &a, p.mem.overlap.elsewhere(&p.list.selection, c.Chosen), p.out.Regret)
 	if from, to, ok := r.comparable(b, &a); ok {
 		a.findParts(read, p.lookup(), r.opt.Secret)
@@ -177,6 +180,7 @@ func (r *booker) fillBooking(b *bookingRecord, st *slotEstimate, a *lookedUp) le
 	}
 	work := ledger.Booking{Work: fleet.Work{Tokens: a.tokens - cached + st.encode, Fetch: st.offloaded, Context: answers * a.tokens,
 		Answers: answers}}
+	b.computes = work.Tokens
 	if a.prompt.Exact { // else the last known block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	} else if a.watching != nil {

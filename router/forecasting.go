@@ -80,6 +80,7 @@ func (f *forecasting) decided(b *bookingRecord, now time.Time) {
 		return
 	}
 	r := b.foreseen(b.slot)
+	r.Queued, r.Compute = b.queued, b.computes
 	if b.account != nil && b.blockSize > 0 {
 		if from, to := b.account.Evicted(); from < to {
 			b.needs = &forecast.Needs{From: from / b.blockSize, To: (to + b.blockSize - 1) / b.blockSize}
@@ -178,8 +179,8 @@ func (f *forecasting) settle() {
 	}
 }
 
-// size says how large the slots' caches are: as many blocks as events have shown that they hold, in all tiers. While less is held, as
-// after a restart, that fades within hours.
+// size says how large the slots' caches are: as their engines report, else as many blocks as events have shown that they hold, in all
+// tiers. While less is held, as after a restart, that fades within hours.
 func (f *forecasting) size(models map[string]*forecast.Forecaster, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,6 +206,9 @@ func (f *forecasting) size(models map[string]*forecast.Forecaster, now time.Time
 				Held: held, Leaves: !slot.Worker.InService(), Rate: slot.Load(now).Rate, Used: -1}
 			if _, usage, _, ok := slot.CurrentReport(now); ok {
 				one.Used = usage
+			}
+			if f.opt.Index.OneGroup(slot.ID) { // else a block of its memory is not one of a prompt
+				one.Tokens = slot.CacheTokens()
 			}
 			caches = append(caches, one)
 		}
@@ -264,10 +268,11 @@ func (f *forecasting) judge(models map[string]*forecast.Forecaster, now time.Tim
 // workerID is equal for the ranks of one worker.
 func workerID(slot *fleet.Slot) uint32 { return uint32(slot.Worker.Slots[0].ID) }
 
-// neededAt are the shares of the time that workers should compute prompts at most, for which it is told how many are needed.
-var neededAt = []float64{0.5, 0.6, 0.7, 0.8, 0.9}
+// goals are those for which it is told how many workers are needed.
+var goals = []forecast.Goal{{Busy: 0.5}, {Busy: 0.6}, {Busy: 0.7}, {Busy: 0.8}, {Busy: 0.9}, {FirstToken: 0.2}, {FirstToken: 0.5},
+	{FirstToken: 1}, {FirstToken: 2}, {FirstToken: 5}}
 
-// needed returns how many workers a model needs now for each share of neededAt; nil: their rates are not known.
+// needed returns how many workers a model needs now for each of goals; 0: it is not known.
 func (f *forecasting) needed(model string) (list []int) {
 	m, now, waits := f.of(model), f.opt.Now(), 0.0
 	if m == nil {
@@ -288,10 +293,9 @@ func (f *forecasting) needed(model string) (list []int) {
 	}
 	lately := m.Forecast(neededWindow, now)
 	caches := lately.Workers // each rank has one, and that of a worker without events is not known
-	for _, share := range neededAt {
-		if n := lately.Needed(share, waits/drainWithin.Seconds()*float64(caches)/float64(max(1, slots))); n > 0 {
-			list = append(list, (n*workers+caches-1)/caches)
-		}
+	for _, goal := range goals {
+		n := lately.Needed(goal, waits/drainWithin.Seconds()*float64(caches)/float64(max(1, slots)))
+		list = append(list, (n*workers+caches-1)/max(1, caches))
 	}
 	return list
 }
@@ -301,16 +305,24 @@ func showForecasts(of meter.Metrics, r *Router) {
 	rate := meter.Desc("forecast_hit_rate",
 		"Share of prompt tokens that would be cached after a change of the fleet, by the last hour; today: as it is.", "model", "change")
 	needed := meter.Desc("workers_needed",
-		"Workers that would compute prompts for this share of the time at most.", "model", "busy")
+		"Workers that would compute prompts for this share of the time, or within so many seconds on average.", "model", "busy", "first_token")
 	removal := meter.Desc("worker_removal_cost_tokens",
 		"Prompt tokens that others would compute again, or not get to, if the worker left now.", "worker")
+	label := func(of float64) string {
+		if of == 0 {
+			return ""
+		}
+		return strconv.FormatFloat(of, 'g', -1, 64)
+	}
 	of.ReadAll(func(ch chan<- prometheus.Metric) {
 		for w, one := range r.Removals() {
 			meter.Gauge(ch, removal, one.Cost(), w.Name)
 		}
 		for _, f := range r.Forecasts() {
 			for i, n := range r.forecasting.needed(f.Model) {
-				meter.Gauge(ch, needed, float64(n), f.Model, strconv.FormatFloat(neededAt[i], 'g', -1, 64))
+				if n > 0 {
+					meter.Gauge(ch, needed, float64(n), f.Model, label(goals[i].Busy), label(goals[i].FirstToken))
+				}
 			}
 			if len(f.Hour.Marks) == 0 {
 				continue

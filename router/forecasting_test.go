@@ -85,7 +85,8 @@ func TestForecasting(t *testing.T) {
 // TestNeededWorkers: how many workers are needed is told in workers, of which each rank has a cache of its own, also if the cache of one is
 // not known.
 func TestNeededWorkers(t *testing.T) {
-	for _, c := range []struct{ ranks, known, half int }{{1, 2, 3}, {4, 8, 3}, {1, 1, 4}, {4, 4, 3}} { // half: for half of the time
+	for _, c := range []struct{ ranks, known, half, first int }{{1, 2, 3, 2}, {4, 8, 3, 8}, {1, 1, 4, 2}, {4, 4, 3, 8}} {
+		// half: for half of the time; first: for two seconds to the first token, where a prompt takes 1.1 s a rank
 		r, _, workers := onSGLang(t, c.ranks, c.ranks)
 		m, now := r.forecasting.of("m"), time.Now()
 		var caches []forecast.Cache
@@ -103,10 +104,11 @@ func TestNeededWorkers(t *testing.T) {
 			for k := range chain {
 				chain[k] = rand.Uint64()
 			}
-			m.Decided(forecast.Request{Slot: caches[i%c.known].Slot, Chain: chain, Size: 11 * c.ranks, Tokens: 110 * c.ranks, Whole: true}, at)
+			m.Decided(forecast.Request{Slot: caches[i%c.known].Slot, Chain: chain, Size: 11 * c.ranks, Tokens: 110 * c.ranks, Whole: true,
+				Compute: 110 * c.ranks}, at)
 			m.Settle()
 		}
-		if got, want := r.forecasting.needed("m"), []int{c.half, 2, 2, 2, 2}; !slices.Equal(got, want) {
+		if got, want := r.forecasting.needed("m"), []int{c.half, 2, 2, 2, 2, 8, 8, 8, c.first, 2}; !slices.Equal(got, want) {
 			t.Errorf("2 workers of %d ranks, %d caches known: got %d workers needed, want %d", c.ranks, c.known, got, want)
 		}
 	}

@@ -123,6 +123,7 @@ func (r *booker) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 		if from, to, ok := r.comparable(b, a); ok {
 			r.prepareComparison(b, a, from, to)
 		}
+		b.queued = max(0, b.slot.Load(now).Backlog-float64(b.computes))
 		r.recordPredictions(b, st, a, now)
 		at := placing{alone: b.slot.Worker.Role == fleet.Any}
 		for i := range b.unsteered.estimates {

@@ -97,6 +97,8 @@ type Load struct {
 	Running, Waiting string // requests
 	Usage            string // share of the KV cache in use, 0 to 1
 	Rank             string // the label that holds the data-parallel rank; "": none
+	// the gauge that is the size of its KV cache in tokens, or whose labels block_size and CacheBlocks are; "": not reported
+	Cache, CacheBlocks string
 	// the gauge whose labels name the LoRA adapters of running and waiting requests and the most it holds at once; its value is a timestamp
 	Adapters  string
 	StartTime string // the start time of the server's process in Unix seconds; "": not reported

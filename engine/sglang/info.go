@@ -150,7 +150,7 @@ func configured(config json.RawMessage, host string, ranks int) (list []rules.Ev
 // (scheduler_metrics_mixin.py, metrics_collector.py and the scheduler's runtime checks below python/sglang/srt, read in revisions
 // of 2025 and 2026).
 var load = rules.Load{Path: "/metrics", Running: "sglang:num_running_reqs", Waiting: "sglang:num_queue_reqs",
-	Usage: "sglang:token_usage", Rank: "dp_rank", MaxAge: 5 * time.Second, KeepsLastValue: true}
+	Usage: "sglang:token_usage", Rank: "dp_rank", Cache: "sglang:max_total_num_tokens", MaxAge: 5 * time.Second, KeepsLastValue: true}
 
 // health takes at least one second to answer: it waits until the engine has produced a token, and an idle engine computes one for
 // it, unless SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0, with which only the HTTP server answers. It answers 503 during start-up

@@ -116,7 +116,7 @@ func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Fa
 const health = "/health"
 
 var load = rules.Load{Path: "/metrics", Running: "vllm:num_requests_running", Waiting: "vllm:num_requests_waiting",
-	Usage: "vllm:kv_cache_usage_perc", Rank: "engine",
+	Usage: "vllm:kv_cache_usage_perc", Rank: "engine", Cache: cacheInfo, CacheBlocks: "num_gpu_blocks",
 	MediaQueries: "vllm:mm_cache_queries_total", MediaHits: "vllm:mm_cache_hits_total",
 	Adapters: "vllm:lora_requests_info", StartTime: "process_start_time_seconds", MaxAge: 2 * time.Second}
 

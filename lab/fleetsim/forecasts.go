@@ -1,6 +1,7 @@
 package fleetsim
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -28,17 +29,18 @@ func (f *foretelling) Pick(v *View, r *run) int {
 	return f.sightline.Pick(v, r)
 }
 
-// A refit is another fleet for the same traffic: of so many times the cache, or of more or fewer workers.
+// A refit is another fleet for the same traffic: of so many times the cache (0: as it is), of more or fewer workers, or with a lower tier
+// of so many sizes of the cache.
 type refit struct {
 	cache   float64
-	workers func(n int) int
+	workers int
+	double  bool // the workers
+	host    float64
 }
 
-func more(by int) func(int) int { return func(n int) int { return n + by } }
-
 // refits are those that are forecast, and played.
-var refits = []refit{{0.5, more(0)}, {0.8, more(0)}, {1.2, more(0)}, {2, more(0)}, {4, more(0)}, {1, more(-2)}, {1, more(-1)}, {1, more(1)},
-	{1, more(2)}, {1, func(n int) int { return 2 * n }}}
+var refits = []refit{{cache: 0.5}, {cache: 0.8}, {cache: 1.2}, {cache: 2}, {cache: 4}, {workers: -2}, {workers: -1}, {workers: 1},
+	{workers: 2}, {double: true}, {host: 3}}
 
 // told is what is forecast for a refit, and what came of it.
 type told struct {
@@ -74,15 +76,21 @@ func (s *Scenario) foretell(load float64, refits []refit) (now forecast.Forecast
 	turns := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for i, f := range refits {
 		setup := s.setup()
-		workers := max(1, f.workers(setup.Workers))
+		e, workers, cache := &setup.Engine, max(1, setup.Workers+f.workers), cmp.Or(f.cache, 1)
+		if f.double {
+			workers = 2 * setup.Workers
+		}
 		t := &list[i]
-		t.name = fmt.Sprintf("×%g", f.cache)
+		t.name = fmt.Sprintf("×%g", cache)
 		if workers != setup.Workers {
 			t.name = fmt.Sprintf("%+d", workers-setup.Workers)
 		}
-		t.point = now.With(f.cache, workers)
-		setup.Workers, setup.Engine.Blocks = workers, int(f.cache*float64(setup.Engine.Blocks))
-		setup.Engine.Lower = int(f.cache * float64(setup.Engine.Lower))
+		t.point = now.With(max(cache, f.host), workers)
+		setup.Workers, e.Blocks, e.Lower = workers, int(cache*float64(e.Blocks)), int(cache*float64(e.Lower))
+		if f.host > 0 { // blocks remain in both, and come one at a time (vLLM's default)
+			t.name = fmt.Sprintf("host ×%g", f.host)
+			e.Lower, e.Unit = int(f.host*float64(e.Blocks)), 1
+		}
 		done.Go(func() {
 			turns <- struct{}{}
 			defer func() { <-turns }()

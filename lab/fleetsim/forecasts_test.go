@@ -1,19 +1,58 @@
 package fleetsim
 
-import "testing"
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
 
-// TestForecasts: what is forecast from the traffic of one fleet for another is what that one does.
+// TestForecasts: what is forecast from the traffic of one fleet for another is what that one does. SIGHTLINE_FORECASTS=all plays each
+// scenario at both loads and the traces of examples/traces; the file of Mooncake's conversations in its place plays that one too.
 func TestForecasts(t *testing.T) {
-	if testing.Short() {
+	all := os.Getenv("SIGHTLINE_FORECASTS")
+	if testing.Short() && all == "" {
 		t.Skip("a quarter of a minute of simulation")
 	}
-	for _, c := range []struct {
-		scenario string
-		refits   []refit
-	}{{"images", refits}, {"chats", []refit{{1.2, more(0)}, {1, more(1)}}}} {
-		now, list := scenario(t, c.scenario).foretell(0.7, c.refits)
-		if measured, points, ok := judgeForecast(&now, list); !ok {
-			t.Errorf("%s: off by %s points, want at most %v each and %v on average:%s", c.scenario, measured, foretoldWithin, foretoldMean, points)
+	check := func(s Scenario, load float64, refits []refit) {
+		now, list := s.foretell(load, refits)
+		measured, points, ok := judgeForecast(&now, list)
+		if !ok {
+			t.Errorf("%s at %v: off by %s points, want at most %v each and %v on average:%s", s.Name, load, measured, foretoldWithin,
+				foretoldMean, points)
+		}
+		if all != "" {
+			fmt.Printf("forecast of %s at %.0f %% from %.1f %%, hit rates and errors in points:%s | %s\n", s.Name, 100*load,
+				100*now.Today.HitRate, points, measured)
+		}
+	}
+	if all == "" {
+		check(*scenario(t, "images"), 0.7, refits)
+		check(*scenario(t, "chats"), 0.7, []refit{{cache: 1.2}, {workers: 1}, {host: 3}})
+		return
+	}
+	var list []Scenario
+	for _, name := range foretold {
+		list = append(list, *scenario(t, name))
+	}
+	files, _ := filepath.Glob("../../examples/traces/*.jsonl.gz")
+	if all != "all" {
+		files = append(files, all)
+	}
+	for _, file := range files {
+		workers := 8
+		if file == all {
+			workers = 16
+		}
+		s, err := readScenario(file, workers, Scenarios())
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, s)
+	}
+	for _, s := range list {
+		for _, load := range []float64{0.7, 0.9} {
+			check(s, load, refits)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func TestNeeded(t *testing.T) {
 		}
 		var told forecast.Forecast
 		today := busy(4, &told)
-		needed := told.Needed(share, 0)
+		needed := told.Needed(forecast.Goal{Busy: share}, 0)
 		least := needed + 1 // of those that are tried
 		for n := max(1, needed-2); n <= needed+1; n++ {
 			if b := busy(n, nil); b <= share {

@@ -111,8 +111,8 @@ func (s *sightline) ask(v *View) {
 	now, next := time.Unix(1_000_000, 0).Add(s.now), loadEvery
 	for i, w := range v.sim.workers {
 		slot := s.workers[i].Slots[0]
-		slot.SetReport(fleet.LoadReport{Running: len(w.running), Waiting: len(w.waiting), Usage: w.use(), MaxAge: loadOld,
-			ValidFor: loadLasts}, now)
+		slot.SetReport(fleet.LoadReport{Running: len(w.running), Waiting: len(w.waiting), Usage: w.use(), Cache: w.Blocks * w.BlockSize,
+			MaxAge: loadOld, ValidFor: loadLasts}, now)
 		if slot.Load(now).OtherSenders > 0 {
 			next = loadSoon
 		}

@@ -34,6 +34,9 @@ type span struct {
 	measured, cached float64 // of requests whose worker is known to have had so many
 	capacity         float64 // tokens that the workers could have computed
 	used, usedFor    float64 // share of caches in use × seconds, and those seconds
+	timed            float64 // requests whose queue and whose worker's rate are known
+	waited, own      float64 // of these: seconds of work queued before them; seconds to compute what was not cached
+	squares          float64 // of own
 }
 
 // spans is a ring of them.
@@ -57,7 +60,7 @@ func (r *spans) of(window time.Duration, now time.Time) (sum span) {
 		}
 		for _, part := range []struct{ to, from *float64 }{{&sum.all, &s.all}, {&sum.known, &s.known}, {&sum.told, &s.told},
 			{&sum.measured, &s.measured}, {&sum.cached, &s.cached}, {&sum.capacity, &s.capacity}, {&sum.used, &s.used},
-			{&sum.usedFor, &s.usedFor}} {
+			{&sum.usedFor, &s.usedFor}, {&sum.timed, &s.timed}, {&sum.waited, &s.waited}, {&sum.own, &s.own}, {&sum.squares, &s.squares}} {
 			*part.to += *part.from
 		}
 		for i, n := range s.by {
@@ -204,12 +207,18 @@ func (f *Forecast) With(size float64, workers int) Point {
 // mostWorkers is how many times today's caches Needed tells at most: of larger caches little is known.
 const mostWorkers = 4
 
-// Needed returns the least number of caches whose workers would compute prompts for at most a share of the time, by what they would then
-// have, and meanwhile get done what waits: work, of so many all the time. Prompts that are not covered count like the others. 0: rates are
-// not known, or no prompt is covered.
-func (f *Forecast) Needed(share, work float64) int {
+// A Goal is what workers should hold: each one that is not 0.
+type Goal struct {
+	Busy       float64 // the most of the time that they should compute prompts
+	FirstToken float64 // seconds until a prompt is computed, on average
+}
+
+// Needed returns the least number of caches whose workers would hold a goal, by what they would then have, and meanwhile get done what
+// waits: work, of so many all the time. Prompts that are not covered count like the others. 0: rates are not known, or no prompt is
+// covered, or of none its queue.
+func (f *Forecast) Needed(g Goal, work float64) int {
 	s, all := &f.span, 1.0 // prompts, in times of those that are covered
-	if f.Workers == 0 || s.capacity == 0 || s.all == 0 && s.told > 0 {
+	if f.Workers == 0 || s.capacity == 0 || s.all == 0 && s.told > 0 || s.told > 0 && s.timed == 0 && g.FirstToken > 0 {
 		return 0
 	}
 	if s.all > 0 {
@@ -218,11 +227,43 @@ func (f *Forecast) Needed(share, work float64) int {
 	n := 1
 	for ; n < mostWorkers*f.Workers; n++ {
 		p := f.With(1, n)
-		if all*p.Busy+work/float64(n) <= share {
+		busy := all*p.Busy + work/float64(n)
+		if (g.Busy == 0 || busy <= g.Busy) && (g.FirstToken == 0 || f.firstToken(&p, n, busy, all) <= g.FirstToken) {
 			break
 		}
 	}
 	return n
+}
+
+// mostWaiting limits how many times the waiting of one queue for all workers today's is taken to be. It is taken to be that at least:
+// queues that are nearly empty do not tell how long fuller ones would be.
+const mostWaiting = 4
+
+// firstToken returns the mean time in seconds until prompts are computed by n workers that are busy for a share of the time: their own, by
+// what would be cached, and the queue before them. That is as of one queue for all workers with the variance that the prompts have
+// (H. Sakasegawa, An approximation formula L_q ≃ αρ^β/(1-ρ), 1977), times what today's queues are of it. +Inf: they would not keep up.
+func (f *Forecast) firstToken(p *Point, n int, busy, all float64) float64 {
+	s := &f.span
+	if s.timed == 0 {
+		return 0
+	}
+	if busy >= 1 {
+		return math.Inf(1)
+	}
+	mean := s.own / s.timed
+	vary := s.squares/s.timed/(mean*mean) - 1
+	waits := func(own, busy float64, n int) float64 {
+		k := float64(n)
+		return own * (1 + vary) / 2 * math.Pow(busy, math.Sqrt(2*(k+1))-1) / (k * (1 - busy))
+	}
+	own, times := mean, 1.0
+	if today := f.With(1, f.Workers); today.HitRate < 1 {
+		own *= (1 - p.HitRate) / (1 - today.HitRate)
+		if now := all * today.Busy; now < 1 && now > 0 {
+			times = min(mostWaiting, max(1, s.waited/s.timed/waits(mean, now, f.Workers)))
+		}
+	}
+	return own + times*waits(own, busy, n)
 }
 
 // String says it in a sentence.

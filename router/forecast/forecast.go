@@ -32,6 +32,9 @@ type Request struct {
 	Tokens int      // of the prompt, estimated if it is not read; 0: not known
 	Whole  bool     // Chain has all whole blocks of the prompt
 	Needs  *Needs   // nil: nobody asks
+
+	Queued  float64 // tokens to compute before it at the slot
+	Compute int     // its own, with images to encode; 0: this and the queue are not known
 }
 
 // Needs asks, with Decided, how large the slot's cache would have had to be for some blocks of a prompt. Settle answers.
@@ -66,6 +69,7 @@ type Cache struct {
 	Held   int     // blocks now
 	Leaves bool    // it is taken out of service: what it holds counts for no other one
 	Blocks int     // 0: not known, and requests to it are not covered
+	Tokens int     // that it has room for, as its engine reports; 0: it does not, and Blocks are
 	Rate   float64 // prompt tokens that its engine computes a second; 0: not known
 	Used   float64 // share that requests in flight hold; below 0: not known
 }
@@ -163,8 +167,11 @@ func (m *Forecaster) Resize(caches []Cache, at time.Time) {
 			s = &slot{stack: stack{shift: m.shift}}
 		}
 		s.size, s.worker, s.held, s.rate, s.leaves = c.Blocks, c.Worker, c.Held, c.Rate, c.Leaves
+		if c.Tokens > 0 && s.tokens > 0 && s.size > 0 {
+			s.size = max(c.Held, c.Tokens/s.tokens)
+		}
 		m.slots[c.Slot] = s
-		m.held, m.blocks = m.held+s.len(), m.blocks+c.Blocks
+		m.held, m.blocks = m.held+s.len(), m.blocks+s.size
 		delete(old, c.Slot)
 	}
 	if len(old) > 0 {
@@ -260,6 +267,10 @@ func (m *Forecaster) decided(s *slot, t *told) {
 		known = t.Tokens
 	}
 	span.known += float64(known)
+	if t.Compute > 0 && s.rate > 0 {
+		own := float64(t.Compute) / s.rate
+		span.timed, span.waited, span.own, span.squares = span.timed+1, span.waited+t.Queued/s.rate, span.own+own, span.squares+own*own
+	}
 	m.use(s, t)
 }
 

@@ -141,7 +141,7 @@ func TestAgainstCaches(t *testing.T) {
 			}
 			now := lru{room: room}
 			for _, p := range prompts {
-				r := Request{0, p, 16, 16 * len(p), true, nil}
+				r := Request{0, p, 16, 16 * len(p), true, nil, 0, 0}
 				m.Decided(r, start)
 				m.Ended(r, 16*now.serve(p), 0, start)
 				m.Settle()
@@ -165,11 +165,11 @@ func TestElsewhere(t *testing.T) {
 	m := New(8 << 20)
 	m.Resize(sized(100, 100), start)
 	first, others := chain([2]int{1, 10}), chain([2]int{2, 250})
-	m.Decided(Request{0, first, 16, 160, true, nil}, start)
-	m.Decided(Request{0, others, 16, 4000, true, nil}, start)
+	m.Decided(Request{0, first, 16, 160, true, nil, 0, 0}, start)
+	m.Decided(Request{0, others, 16, 4000, true, nil, 0, 0}, start)
 	m.Settle()
 	m.spans = spans{}
-	m.Decided(Request{1, first, 16, 161, true, nil}, start)
+	m.Decided(Request{1, first, 16, 161, true, nil, 0, 0}, start)
 	f := m.Forecast(time.Hour, start)
 	if a, b := f.With(2, f.Workers).HitRate, f.With(3, f.Workers).HitRate; a != 0 || math.Abs(b-160./161) > 1e-9 {
 		t.Errorf("hit rates of %v at twice the size, %v at three times, want 0 and 160 of 161 tokens", a, b)
@@ -180,14 +180,14 @@ func TestElsewhere(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	m := New(8 << 20)
 	m.Resize(sized(100), start)
-	one := Request{0, chain([2]int{1, 10}), 16, 165, true, nil}
+	one := Request{0, chain([2]int{1, 10}), 16, 165, true, nil, 0, 0}
 	m.Decided(one, start)
 	m.Ended(one, 0, 20*16, start)
 	m.Settle()
 	if n := m.slots[0].len(); n != 30 {
 		t.Errorf("%d blocks, want 10 of the prompt and 20 of the answer", n)
 	}
-	next := Request{0, chain([2]int{1, 10}, [2]int{2, 40}), 16, 50 * 16, true, nil}
+	next := Request{0, chain([2]int{1, 10}, [2]int{2, 40}), 16, 50 * 16, true, nil, 0, 0}
 	m.spans = spans{}
 	m.Decided(next, start)
 	f := m.Forecast(time.Hour, start)
@@ -202,11 +202,11 @@ func TestCovered(t *testing.T) {
 	m.Resize(sized(100, 0), start)
 	blocks := chain([2]int{1, 10})
 	for _, r := range []Request{
-		{0, blocks, 16, 165, true, nil},  // 165 tokens
-		{0, blocks, 16, 300, false, nil}, // 160 of 300
-		{0, nil, 16, 75, false, nil},     // no rule reads it
-		{1, blocks, 16, 160, true, nil},  // its cache is not known
-		{2, blocks, 16, 300, true, nil},  // it has left
+		{0, blocks, 16, 165, true, nil, 0, 0},  // 165 tokens
+		{0, blocks, 16, 300, false, nil, 0, 0}, // 160 of 300
+		{0, nil, 16, 75, false, nil, 0, 0},     // no rule reads it
+		{1, blocks, 16, 160, true, nil, 0, 0},  // its cache is not known
+		{2, blocks, 16, 300, true, nil, 0, 0},  // it has left
 	} {
 		m.Decided(r, start)
 	}
@@ -222,7 +222,7 @@ func TestWindow(t *testing.T) {
 	m.Resize(sized(100), start)
 	serve := func(from, to time.Duration, cached int) {
 		for at := from; at < to; at += time.Minute {
-			r := Request{0, chain([2]int{int(at.Minutes()), 10}), 16, 160, true, nil}
+			r := Request{0, chain([2]int{int(at.Minutes()), 10}), 16, 160, true, nil, 0, 0}
 			m.Decided(r, start.Add(at))
 			m.Ended(r, cached, 0, start.Add(at))
 		}
@@ -271,7 +271,7 @@ func TestBounds(t *testing.T) {
 		for k := range blocks {
 			blocks[k] = r.Uint64()
 		}
-		q := Request{uint32(i % 500), blocks, 16, 16 * len(blocks), true, nil}
+		q := Request{uint32(i % 500), blocks, 16, 16 * len(blocks), true, nil, 0, 0}
 		at := start.Add(time.Duration(i) * time.Minute)
 		m.Decided(q, at)
 		m.Ended(q, 0, 100_000, at)
@@ -305,7 +305,7 @@ func TestBounds(t *testing.T) {
 	}
 	taken := 0
 	for range 2 * maxQueue {
-		if m.Decided(Request{0, blocks, 16, 160, true, nil}, start) {
+		if m.Decided(Request{0, blocks, 16, 160, true, nil, 0, 0}, start) {
 			taken++
 		}
 	}
@@ -322,7 +322,7 @@ func TestConcurrent(t *testing.T) {
 	for w := range 4 {
 		all.Go(func() {
 			for i := range 200 {
-				r := Request{0, chain([2]int{w, 5}, [2]int{i, 5}), 16, 160, true, nil}
+				r := Request{0, chain([2]int{w, 5}, [2]int{i, 5}), 16, 160, true, nil, 0, 0}
 				m.Decided(r, start)
 				m.Ended(r, -1, 10, start)
 				if i%20 == 0 {
@@ -358,7 +358,7 @@ func TestBusy(t *testing.T) {
 		for i := range 200 {
 			at := start.Add(time.Duration(i) * time.Second)
 			m.Resize(caches, at)
-			m.Decided(Request{0, chain([2]int{i, 20}), 16, 320, true, nil}, at)
+			m.Decided(Request{0, chain([2]int{i, 20}), 16, 320, true, nil, 0, 0}, at)
 			m.Settle()
 		}
 		f := m.Forecast(time.Hour, start)
@@ -396,13 +396,33 @@ func BenchmarkSettle(b *testing.B) {
 	blocks := 0
 	for i := 0; b.Loop(); i++ {
 		p := prompts[i%len(prompts)]
-		r := Request{uint32(i % 2), p, 16, 16 * len(p), true, nil}
+		r := Request{uint32(i % 2), p, 16, 16 * len(p), true, nil, 0, 0}
 		m.Decided(r, start)
 		m.Ended(r, 16, 160, start)
 		m.Settle()
 		blocks += len(p)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(blocks), "ns/block")
+}
+
+// TestReportedCaches: a cache is as large as its engine says, as soon as it is known how long blocks are; as large as what it holds where
+// that is more, as with a lower tier.
+func TestReportedCaches(t *testing.T) {
+	m := New(8 << 20)
+	caches := []Cache{{Slot: 0, Blocks: 40, Held: 40, Tokens: 16 * 100, Used: -1},
+		{Slot: 1, Blocks: 300, Held: 300, Tokens: 16 * 100, Used: -1}}
+	m.Resize(caches, start)
+	if got := m.Forecast(time.Hour, start).Blocks; got != 340 {
+		t.Errorf("before a request: got %d blocks, want 340 as held", got)
+	}
+	for slot := range uint32(2) {
+		m.Decided(Request{slot, chain([2]int{1, 20}), 16, 330, true, nil, 0, 0}, start)
+	}
+	m.Settle()
+	m.Resize(caches, start.Add(time.Second))
+	if got := m.Forecast(time.Hour, start).Blocks; got != 400 {
+		t.Errorf("got %d blocks, want 100 as reported and 300 as held", got)
+	}
 }
 
 // TestNeeds asks how large a cache would have had to be for blocks that are not in it any more: as many times the size as other blocks were
@@ -416,14 +436,14 @@ func TestNeeds(t *testing.T) {
 		if i > 0 {
 			p = chain([2]int{100 + i, 20})
 		}
-		m.Decided(Request{0, p, 16, 16*len(p) + 1, true, nil}, at)
-		m.Ended(Request{0, p, 16, 16*len(p) + 1, true, nil}, 0, 1, at)
+		m.Decided(Request{0, p, 16, 16*len(p) + 1, true, nil, 0, 0}, at)
+		m.Ended(Request{0, p, 16, 16*len(p) + 1, true, nil, 0, 0}, 0, 1, at)
 	}
 	asks := &Needs{From: 5, To: 20}
 	if asks.Answer() != nil || (*Needs)(nil).Answer() != nil {
 		t.Error("answered before Settle, want asks.Answer() == nil, (*Needs)(nil).Answer() == nil")
 	}
-	m.Decided(Request{0, old, 16, 16*len(old) + 1, true, asks}, at)
+	m.Decided(Request{0, old, 16, 16*len(old) + 1, true, asks, 0, 0}, at)
 	m.Settle()
 	list := asks.Answer()
 	if len(list) != 15 || list[0].Block != 5 {
@@ -435,7 +455,7 @@ func TestNeeds(t *testing.T) {
 		}
 	}
 	asks = &Needs{To: 20}
-	m.Decided(Request{0, old, 16, 16*len(old) + 1, true, asks}, at)
+	m.Decided(Request{0, old, 16, 16*len(old) + 1, true, asks, 0, 0}, at)
 	m.Settle()
 	for _, n := range asks.Answer() { // they were used just now: if they are not held, requests in flight have their room
 		if !n.Pushed || !math.IsInf(n.Times, 1) {
@@ -444,7 +464,7 @@ func TestNeeds(t *testing.T) {
 	}
 	long := chain([2]int{7, 200})
 	asks = &Needs{To: 200}
-	m.Decided(Request{0, long, 16, 16*len(long) + 1, true, asks}, at)
+	m.Decided(Request{0, long, 16, 16*len(long) + 1, true, asks, 0, 0}, at)
 	m.Settle()
 	if n := len(asks.Answer()); n != maxNeeds || !math.IsInf(asks.Answer()[0].Times, 1) {
 		t.Errorf("of a prompt never seen: %d answers, the first %v, want %d of +Inf", n, asks.Answer()[0], maxNeeds)

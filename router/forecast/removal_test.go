@@ -24,7 +24,7 @@ func TestRemovals(t *testing.T) {
 	held := func(slot uint32, prompts ...[]uint64) {
 		for _, p := range prompts {
 			caches[slot].Held += len(p)
-			m.Decided(Request{slot, p, 16, 16 * len(p), true, nil}, at)
+			m.Decided(Request{slot, p, 16, 16 * len(p), true, nil, 0, 0}, at)
 			settle()
 		}
 	}
@@ -71,8 +71,8 @@ func TestRemovalAgain(t *testing.T) {
 		at := start.Add(time.Duration(turn) * time.Second)
 		m.Resize(caches, at)
 		// at 0 ten conversations take turns, at 1 every prompt is another one; each cache has had room for all of the last 2000 blocks
-		m.Decided(Request{0, chain([2]int{turn % 10, 20}), 16, 320, true, nil}, at)
-		m.Decided(Request{1, chain([2]int{1000 + turn, 20}), 16, 320, true, nil}, at)
+		m.Decided(Request{0, chain([2]int{turn % 10, 20}), 16, 320, true, nil, 0, 0}, at)
+		m.Decided(Request{1, chain([2]int{1000 + turn, 20}), 16, 320, true, nil, 0, 0}, at)
 		m.Settle()
 		caches[0].Held, caches[1].Held = min(200, caches[0].Held+20), min(2000, caches[1].Held+20)
 	}
@@ -92,7 +92,7 @@ func TestRemovalLoad(t *testing.T) {
 	for i := range 300 { // 240 tokens a second, of which the three can do 300
 		at := start.Add(time.Duration(i) * time.Second)
 		m.Resize(caches, at)
-		m.Decided(Request{uint32(i % 3), chain([2]int{i, 15}), 16, 240, true, nil}, at)
+		m.Decided(Request{uint32(i % 3), chain([2]int{i, 15}), 16, 240, true, nil, 0, 0}, at)
 		m.Settle()
 	}
 	now := m.Forecast(10*time.Minute, start.Add(300*time.Second))
@@ -100,7 +100,7 @@ func TestRemovalLoad(t *testing.T) {
 		share, waits float64
 		want         int
 	}{{0.9, 0, 3}, {0.7, 0, 4}, {0.5, 0, 5}, {0.9, 1, 4}, {0.1, 0, 12}} { // 2.4 workers' work; no more than four times the workers are told
-		if got := now.Needed(c.share, c.waits); got != c.want {
+		if got := now.Needed(Goal{Busy: c.share}, c.waits); got != c.want {
 			t.Errorf("%d workers for %v of the time beside %v, want %d", got, c.share, c.waits, c.want)
 		}
 	}
@@ -108,29 +108,58 @@ func TestRemovalLoad(t *testing.T) {
 	m.Decided(Request{Chain: chain([2]int{1000, 15}), Tokens: 1 << 40}, start.Add(300*time.Second))
 	m.Decided(Request{Slot: 9, Chain: chain([2]int{1000, 1}), Tokens: 1 << 40}, start.Add(300*time.Second)) // at a worker that is new here
 	now = m.Forecast(10*time.Minute, start.Add(300*time.Second))
-	if got := now.Needed(0.9, 0); got != 3 {
+	if got := now.Needed(Goal{Busy: 0.9}, 0); got != 3 {
 		t.Errorf("%d workers beside another replica's requests of 2^40 tokens, want 3", got)
 	}
 	for i := range 300 { // as many tokens again that no rule reads
-		m.Decided(Request{uint32(i % 3), nil, 16, 240, false, nil}, start.Add(time.Duration(i)*time.Second))
+		m.Decided(Request{uint32(i % 3), nil, 16, 240, false, nil, 0, 0}, start.Add(time.Duration(i)*time.Second))
 	}
 	now = m.Forecast(10*time.Minute, start.Add(300*time.Second))
-	if got := now.Needed(0.9, 0); got != 6 {
+	if got := now.Needed(Goal{Busy: 0.9}, 0); got != 6 {
 		t.Errorf("%d workers of which half the prompts is covered, want 6", got)
 	}
 	none := New(8 << 20)
 	none.Resize(caches, start)
 	none.Resize(caches, start.Add(time.Second))
-	if got := none.Forecast(10*time.Minute, start.Add(time.Second)); got.Needed(0.9, 0) != 1 {
-		t.Errorf("%d workers without a request, want 1", got.Needed(0.9, 0))
+	if got := none.Forecast(10*time.Minute, start.Add(time.Second)); got.Needed(Goal{Busy: 0.9}, 0) != 1 {
+		t.Errorf("%d workers without a request, want 1", got.Needed(Goal{Busy: 0.9}, 0))
 	}
-	none.Decided(Request{0, nil, 16, 240, false, nil}, start.Add(time.Second))
-	if got := none.Forecast(10*time.Minute, start.Add(time.Second)); got.Needed(0.9, 0) != 0 {
-		t.Errorf("%d workers of which no prompt is covered, want 0: it is not known", got.Needed(0.9, 0))
+	none.Decided(Request{0, nil, 16, 240, false, nil, 0, 0}, start.Add(time.Second))
+	if got := none.Forecast(10*time.Minute, start.Add(time.Second)); got.Needed(Goal{Busy: 0.9}, 0) != 0 {
+		t.Errorf("%d workers of which no prompt is covered, want 0: it is not known", got.Needed(Goal{Busy: 0.9}, 0))
 	}
 	for worker, r := range m.Removals(start.Add(300 * time.Second)) {
 		if want := 600 * (240 - 0.9*200); math.Abs(r.Load-want) > 0.05*want || r.Cost() < r.Load {
 			t.Errorf("worker %d: %+v, want about %v tokens of load", worker, r, want)
+		}
+	}
+}
+
+// TestNeededForFirstToken: workers that compute each prompt for 2.4 s, three of them for 0.8 of the time. They wait as in one
+// queue for all, or longer if they do so today.
+func TestNeededForFirstToken(t *testing.T) {
+	for _, c := range []struct {
+		queued float64 // tokens, of 100 a second
+		within float64
+		want   int
+	}{{0, 3.8, 3}, {0, 3.1, 4}, {0, 2.6, 5}, {0, 2.3, 12}, {266, 5.1, 3}, {266, 3.1, 4}, {266, 2.8, 5}, {1e6, 3.1, 5}} {
+		m := New(8 << 20)
+		caches := sized(1000, 1000, 1000)
+		for i := range caches {
+			caches[i].Rate = 100
+		}
+		for i := range 300 {
+			at := start.Add(time.Duration(i) * time.Second)
+			m.Resize(caches, at)
+			m.Decided(Request{uint32(i % 3), chain([2]int{i, 15}), 16, 240, true, nil, c.queued, 240}, at)
+			m.Settle()
+		}
+		now := m.Forecast(10*time.Minute, start.Add(300*time.Second))
+		if got := now.Needed(Goal{FirstToken: c.within}, 0); got != c.want {
+			t.Errorf("%v tokens queued: got %d workers for %v s, want %d", c.queued, got, c.within, c.want)
+		}
+		if got := now.Needed(Goal{Busy: 0.5, FirstToken: c.within}, 0); got != max(5, c.want) {
+			t.Errorf("%v tokens queued: got %d workers for %v s and half of the time, want %d", c.queued, got, c.within, max(5, c.want))
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 type LoadReport struct {
 	Running, Waiting int           // requests, from all senders; Running below 0: not reported
 	Usage            float64       // share of the KV cache in use, 0 to 1; below 0: not reported
+	Cache            int           // tokens that its KV cache has room for; 0: not reported
 	MaxAge           time.Duration // maximum age of the numbers
 	ValidFor         time.Duration // how long they stay valid
 }
@@ -92,6 +93,13 @@ func (s *Slot) LastReport(now time.Time) (t LoadReport, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.report.last, now.Before(s.report.ends)
+}
+
+// CacheTokens returns how many tokens the worker said last that its KV cache has room for; 0: it does not.
+func (s *Slot) CacheTokens() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.report.last.Cache
 }
 
 // CurrentReport returns what of the worker's report counts now, and its age; ok is false if it has expired. A usage below 0 was not

@@ -346,7 +346,7 @@ func (l *loadPoll) applyLoad(page map[int]gauges, asked, now time.Time) {
 		}
 		var t fleet.LoadReport
 		if ok {
-			t = fleet.LoadReport{Running: g.running, Waiting: g.waiting, Usage: g.usage, MaxAge: l.load.MaxAge + now.Sub(asked),
+			t = fleet.LoadReport{Running: g.running, Waiting: g.waiting, Usage: g.usage, Cache: g.cache, MaxAge: l.load.MaxAge + now.Sub(asked),
 				ValidFor: validPeriods * max(l.o.Load, retryPause)}
 		}
 		s.SetReport(t, now)

@@ -340,7 +340,7 @@ func TestOthersAreFollowedClosely(t *testing.T) {
 		f := fleet.New(time.Now)
 		f.Set(slices.Repeat([]*fleet.Worker{w}, c.fleet))
 		l := &loadPoll{Poller: &Poller{o: Options{Load: c.every, Fleet: f}}, worker: w, load: *loadOf("vllm"), last: make([]rankReport, 1)}
-		l.applyLoad(map[int]gauges{0: {c.running, 0, 0.5}}, now, now)
+		l.applyLoad(map[int]gauges{0: {c.running, 0, 0.5, 0}}, now, now)
 		if got := l.sooner(now); got != c.want {
 			t.Errorf("%+v: asked again after %v, want %v", c, got, c.want)
 		}
@@ -358,11 +358,11 @@ func TestIdleWorkersAreReadHalfAsOften(t *testing.T) {
 		pass time.Duration
 		want time.Duration
 	}{
-		{gauges{1, 0, 0.5}, time.Minute, 0},
-		{gauges{0, 0, 0.25}, time.Second, 0},
-		{gauges{0, 0, 0.25}, 9 * time.Second, 0},
-		{gauges{0, 0, 0.25}, time.Second, 2 * time.Second},
-		{gauges{0, 0, 0}, time.Second, 0}, // it had one meanwhile
+		{gauges{1, 0, 0.5, 0}, time.Minute, 0},
+		{gauges{0, 0, 0.25, 0}, time.Second, 0},
+		{gauges{0, 0, 0.25, 0}, 9 * time.Second, 0},
+		{gauges{0, 0, 0.25, 0}, time.Second, 2 * time.Second},
+		{gauges{0, 0, 0, 0}, time.Second, 0}, // it had one meanwhile
 	} {
 		now = now.Add(c.pass)
 		l.applyLoad(map[int]gauges{0: c.told}, now, now)
@@ -387,13 +387,13 @@ func TestStandingGauges(t *testing.T) {
 		others int
 		tells  bool
 	}{
-		{gauges{8, 1, 0.5}, 0, 9, true},
-		{gauges{8, 1, 0.5}, 5 * time.Second, 9, true},
-		{gauges{8, 1, 0.5}, time.Second, 0, false},
-		{gauges{8, 1, 0.5}, time.Second, 0, false},
-		{gauges{8, 1, 0.25}, time.Second, 9, true},
-		{gauges{0, 0, 0}, time.Second, 0, true},
-		{gauges{0, 0, 0}, time.Hour, 0, true},
+		{gauges{8, 1, 0.5, 0}, 0, 9, true},
+		{gauges{8, 1, 0.5, 0}, 5 * time.Second, 9, true},
+		{gauges{8, 1, 0.5, 0}, time.Second, 0, false},
+		{gauges{8, 1, 0.5, 0}, time.Second, 0, false},
+		{gauges{8, 1, 0.25, 0}, time.Second, 9, true},
+		{gauges{0, 0, 0, 0}, time.Second, 0, true},
+		{gauges{0, 0, 0, 0}, time.Hour, 0, true},
 	} {
 		now = now.Add(c.pass)
 		l.applyLoad(map[int]gauges{0: c.told}, now, now)

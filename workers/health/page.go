@@ -25,12 +25,14 @@ const (
 	maxRank  = 1 << 10
 	maxCount = 1 << 16 // requests
 	maxTime  = 1 << 40 // Unix seconds
+	maxCache = 1 << 40 // tokens
 )
 
 // gauges are one rank's values.
 type gauges struct {
 	running, waiting int
 	usage            float64 // below 0: not reported
+	cache            int     // tokens that its KV cache has room for; 0: not reported
 }
 
 // loadPage is what a worker's page reports.
@@ -59,6 +61,7 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 	}
 	t.ranks = make(map[int]gauges)
 	set := 0.0 // time of using
+	caches := make(map[int]int)
 	for name, family := range families {
 		for _, m := range family.Metric {
 			if name == l.StartTime {
@@ -96,6 +99,10 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 				}
 				continue
 			}
+			if name == l.Cache {
+				caches[rank] = max(caches[rank], cacheTokens(l, v, m.Label))
+				continue
+			}
 			g, known := t.ranks[rank]
 			if !known {
 				g.usage = -1
@@ -119,7 +126,30 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 			t.ranks[rank] = g
 		}
 	}
+	for rank, g := range t.ranks {
+		g.cache = caches[rank]
+		t.ranks[rank] = g
+	}
 	return t, nil
+}
+
+// cacheTokens returns the size of a KV cache by the gauge rules.Load.Cache; 0: it does not tell.
+func cacheTokens(l *rules.Load, v float64, labels []*dto.LabelPair) int {
+	if l.CacheBlocks != "" {
+		v = 1
+		for _, name := range []string{l.CacheBlocks, "block_size"} {
+			at := slices.IndexFunc(labels, func(p *dto.LabelPair) bool { return p.GetName() == name })
+			if at < 0 {
+				return 0
+			}
+			n, _ := strconv.Atoi(labels[at].GetValue())
+			v *= float64(max(0, n))
+		}
+	}
+	if !(v >= 0 && v <= maxCache) {
+		return 0
+	}
+	return int(v)
 }
 
 // ownRanks returns the gauges of a server with n ranks by its own ranks, which begin with 0. A vLLM labels them by the ranks among all
@@ -169,7 +199,7 @@ func Requests(l *rules.Load, page []byte) (n int, ok bool) {
 
 // filterLines returns the lines of a page with the wanted gauges.
 func filterLines(l *rules.Load, page io.Reader) (kept []byte, err error) {
-	names := []string{l.Running, l.Waiting, l.StartTime, l.Adapters, l.MediaQueries, l.MediaHits, l.Usage}
+	names := []string{l.Running, l.Waiting, l.StartTime, l.Adapters, l.MediaQueries, l.MediaHits, l.Usage, l.Cache}
 	rest := &io.LimitedReader{R: page, N: maxPage}
 	sc := bufio.NewScanner(rest)
 	sc.Buffer(make([]byte, 0, 16<<10), maxLine)
@@ -196,7 +226,7 @@ func sumRanks(page map[int]gauges) (all gauges) {
 	tell := 0
 	for _, rank := range slices.Sorted(maps.Keys(page)) { // in a fixed order, since sums of fractions depend on it
 		g := page[rank]
-		all.running, all.waiting = all.running+g.running, all.waiting+g.waiting
+		all.running, all.waiting, all.cache = all.running+g.running, all.waiting+g.waiting, all.cache+g.cache
 		if g.usage >= 0 {
 			all.usage += g.usage
 			tell++

@@ -30,6 +30,9 @@ vllm:num_requests_waiting_by_reason{engine="1",model_name="a",reason="capacity"}
 # TYPE vllm:kv_cache_usage_perc gauge
 vllm:kv_cache_usage_perc{engine="0",model_name="a"} 0.25
 vllm:kv_cache_usage_perc{engine="1",model_name="a"} 0.5
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="0",num_gpu_blocks="300"} 1.0
+vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="1",num_gpu_blocks="None"} 1.0
 # TYPE vllm:mm_cache_queries_total counter
 vllm:mm_cache_queries_total{engine="0",model_name="a"} 20.0
 vllm:mm_cache_queries_total{engine="1",model_name="a"} 10.0
@@ -44,23 +47,30 @@ func TestPages(t *testing.T) {
 		name, engine, page string
 		want               map[int]gauges // nil: unreadable
 	}{
-		{"vLLM", "vllm", vllmPage, map[int]gauges{0: {3, 0, 0.25}, 1: {5, 2, 0.5}}},
+		{"vLLM", "vllm", vllmPage, map[int]gauges{0: {3, 0, 0.25, 4800}, 1: {5, 2, 0.5, 0}}},
 		{"SGLang, a series a tensor-parallel rank", "sglang", `sglang:num_running_reqs{engine_type="unified",model_name="m",tp_rank="0"} 4.0
 sglang:num_running_reqs{engine_type="unified",model_name="m",tp_rank="1"} 4.0
 sglang:num_queue_reqs{model_name="m",tp_rank="0",priority=""} 3
 sglang:num_queue_reqs{model_name="m",tp_rank="0",priority="1"} 2
 sglang:token_usage{model_name="m",tp_rank="0"} 0.125
-`, map[int]gauges{0: {4, 3, 0.125}}},
+sglang:max_total_num_tokens{model_name="m",tp_rank="0"} 400000
+sglang:max_total_num_tokens{model_name="m",tp_rank="1"} 400000
+`, map[int]gauges{0: {4, 3, 0.125, 400000}}},
+		{"impossible caches", "vllm", "vllm:num_requests_running{engine=\"0\"} 2\nvllm:num_requests_running{engine=\"1\"} 3\n" +
+			"vllm:cache_config_info{block_size=\"-16\",engine=\"0\",num_gpu_blocks=\"300\"} 1\n" +
+			"vllm:cache_config_info{block_size=\"16\",engine=\"1\",num_gpu_blocks=\"999999999999999\"} 1\n",
+			map[int]gauges{0: {2, 0, -1, 0}, 1: {3, 0, -1, 0}}},
+		{"a cache alone", "sglang", "sglang:max_total_num_tokens 400000\n", map[int]gauges{}},
 		{"SGLang, ranks", "sglang", "sglang:num_running_reqs{dp_rank=\"1\"} 4\nsglang:token_usage{dp_rank=\"0\"} 1\n",
-			map[int]gauges{0: {0, 0, 1}, 1: {4, 0, -1}}},
+			map[int]gauges{0: {0, 0, 1, 0}, 1: {4, 0, -1, 0}}},
 		{"TensorRT-LLM", "trtllm", `trtllm_num_requests_running{engine_type="undefined",model_name="undefined"} 2.0
 trtllm_num_requests_waiting{engine_type="undefined",model_name="undefined"} 1.0
 trtllm_kv_cache_utilization{engine_type="undefined",model_name="undefined"} 0.0625
-`, map[int]gauges{0: {2, 1, 0.0625}}},
+`, map[int]gauges{0: {2, 1, 0.0625, 0}}},
 		{"with a time, with blanks", "vllm", "vllm:num_requests_running \t{engine=\"0\"} 2 1700000000000\nvllm:num_requests_waiting 1\n",
-			map[int]gauges{0: {2, 1, -1}}},
+			map[int]gauges{0: {2, 1, -1, 0}}},
 		{"the same twice: the larger", "vllm", "vllm:num_requests_running 2\nvllm:num_requests_running 7\nvllm:num_requests_running 3\n",
-			map[int]gauges{0: {7, 0, -1}}},
+			map[int]gauges{0: {7, 0, -1, 0}}},
 		{"nothing", "vllm", "", map[int]gauges{}},
 		{"another page", "vllm", "<html><body>hello</body></html>", map[int]gauges{}},
 		{"another engine's", "sglang", vllmPage, map[int]gauges{}},
@@ -68,7 +78,7 @@ trtllm_kv_cache_utilization{engine_type="undefined",model_name="undefined"} 0.06
 		{"negative", "vllm", "vllm:num_requests_waiting -1\n", nil},
 		{"too many", "vllm", "vllm:num_requests_running 1e300\n", nil},
 		{"as many as can be", "vllm", fmt.Sprintf("vllm:num_requests_running %d\nvllm:num_requests_waiting %[1]d\n", maxCount),
-			map[int]gauges{0: {maxCount, maxCount, -1}}},
+			map[int]gauges{0: {maxCount, maxCount, -1, 0}}},
 		{"one more", "vllm", fmt.Sprintf("vllm:num_requests_waiting %d\n", maxCount+1), nil},
 		{"without end", "vllm", "vllm:num_requests_running +Inf\n", nil},
 		{"more than all", "vllm", "vllm:kv_cache_usage_perc 1.5\n", nil},
@@ -104,11 +114,11 @@ func TestEnginesTell(t *testing.T) {
 }
 
 func TestSum(t *testing.T) {
-	if got := sumRanks(map[int]gauges{0: {1, 2, 0.5}, 3: {10, 20, -1}, 5: {0, 0, 0.25}}); got != (gauges{11, 22, 0.375}) {
-		t.Errorf("got %+v, want %+v", got, gauges{11, 22, 0.375})
+	if got := sumRanks(map[int]gauges{0: {1, 2, 0.5, 10}, 3: {10, 20, -1, 0}, 5: {0, 0, 0.25, 30}}); got != (gauges{11, 22, 0.375, 40}) {
+		t.Errorf("got %+v, want %+v", got, gauges{11, 22, 0.375, 40})
 	}
-	if got := sumRanks(map[int]gauges{0: {1, 0, -1}}); got != (gauges{1, 0, -1}) {
-		t.Errorf("got %+v, want %+v", got, gauges{1, 0, -1})
+	if got := sumRanks(map[int]gauges{0: {1, 0, -1, 0}}); got != (gauges{1, 0, -1, 0}) {
+		t.Errorf("got %+v, want %+v", got, gauges{1, 0, -1, 0})
 	}
 }
 
