@@ -248,7 +248,7 @@ func TestWithheldBodiesAreEnded(t *testing.T) {
 				req.Header.Set("content-type", "application/json")
 				go func() { ended <- do(client, req).err }()
 			}
-			most, late := 0, time.After(30*time.Second)
+			most, late := 0, time.After(3*time.Minute)
 			for over := 0; over < clients-4; { // so many fit
 				select {
 				case <-ended:

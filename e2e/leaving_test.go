@@ -52,8 +52,8 @@ func TestClientsThatLeave(t *testing.T) {
 		eventually(t, "nothing is in flight", func() bool { return inFlight(t, admin) == 0 })
 		took := time.Since(over)
 		t.Logf("%s: of 810 requests %v were decided, %d of them in flight at the end, none %v later", name, decided, left, took)
-		if took > 10*time.Second {
-			t.Errorf("%s: requests of clients that had left counted as in flight for %v, want at most %v", name, took, 10*time.Second)
+		if took > 25*time.Second { // on a busy machine; silent requests count for 30 s
+			t.Errorf("%s: requests of clients that had left counted as in flight for %v, want at most %v", name, took, 25*time.Second)
 		}
 	}
 }

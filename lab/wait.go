@@ -15,7 +15,7 @@ import (
 )
 
 // readyWait bounds the wait for anything to come up.
-const readyWait = 30 * time.Second
+const readyWait = 2 * time.Minute
 
 // WaitReady waits until a Sightline and the Envoy before it, given by their admin addresses, can serve: the events of that many
 // slots are read, and Envoy has found Sightline healthy.
