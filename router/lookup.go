@@ -59,8 +59,9 @@ func (l *lookup) usable() int {
 	tokens, r := l.tokens()-1, &l.recalled
 	if r.class != 0 && r.Tokens == 0 {
 		blocks := len(r.Blocks)
-		if r.Reach > r.Steps { // the others are an estimate
-			blocks = r.Learned
+		untold := func(s learned.Step) bool { return s.Untold }
+		if r.Reach > r.Steps && (r.Reach >= len(r.path.Steps)-1 || slices.ContainsFunc(r.path.Steps[r.Steps:r.Reach], untold)) {
+			blocks = r.Learned // the others may be behind the prompt's end
 		}
 		tokens = min(tokens, max(len(l.read.prompt.IDs)-1, blocks*l.form.Size, int(r.least())))
 	}
