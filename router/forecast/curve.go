@@ -239,6 +239,10 @@ func (f *Forecast) Needed(g Goal, work float64) int {
 // queues that are nearly empty do not tell how long fuller ones would be.
 const mostWaiting = 4
 
+// queuesGrow is the share of the time from which on prompts wait for long: engines decode in the rest, the more the fewer they are
+// (chats of lab/fleetsim).
+const queuesGrow = 0.6
+
 // firstToken returns the mean time in seconds until prompts are computed by n workers that are busy for a share of the time: their own, by
 // what would be cached, and the queue before them. That is as of one queue for all workers with the variance that the prompts have
 // (H. Sakasegawa, An approximation formula L_q ≃ αρ^β/(1-ρ), 1977), times what today's queues are of it. +Inf: they would not keep up.
@@ -247,7 +251,7 @@ func (f *Forecast) firstToken(p *Point, n int, busy, all float64) float64 {
 	if s.timed == 0 {
 		return 0
 	}
-	if busy >= 1 {
+	if busy >= queuesGrow {
 		return math.Inf(1)
 	}
 	mean := s.own / s.timed
