@@ -40,7 +40,7 @@ func TestForecasts(t *testing.T) {
 		files = append(files, all)
 	}
 	for _, file := range files {
-		workers := 8
+		workers := 4 // the fewest requests of a trace load no more
 		if file == all {
 			workers = 16
 		}

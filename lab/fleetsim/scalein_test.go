@@ -1,10 +1,13 @@
 package fleetsim
 
 import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/router/forecast"
 	"github.com/sightline-router/sightline/workers/fleet"
 )
 
@@ -46,54 +49,118 @@ func (f *settling) Pick(v *View, r *run) int {
 	return f.sightline.Pick(v, r)
 }
 
-// TestScaleIn: of a worker that is cordoned for two minutes before it leaves, others compute at most 0.7 times as many tokens again as of a
-// worker that leaves at once, chosen at random. What is told of all choices by one run is what a departure then shows.
+// A scaleIn takes some workers out of a fleet that has served a traffic for a while.
+type scaleIn struct {
+	scenario   string
+	traffic    func(seed uint64, rate float64) []*Request // of some minutes
+	rate       float64                                    // of eight workers
+	from, gone int
+}
+
+const (
+	scaledIn = 60 * time.Second // when they are chosen
+	cordoned = 2 * time.Minute  // for how long, before they leave
+)
+
+// blocksAgain are the blocks that others compute again: without the best choice of workers, as known afterwards, without an average one and
+// without the newest, if they leave when those would that are cordoned; and if they leave when they are chosen, the least that is told, and
+// what is told and comes of the cheapest.
+type blocksAgain struct{ best, mean, newest, cordoned, least, told, cheapest float64 }
+
+func (c *scaleIn) play(t *testing.T, seed uint64, both bool) (b blocksAgain) {
+	s := scenario(t, c.scenario)
+	s.Workers = c.from
+	trace := prepare(c.traffic(seed, c.rate*float64(c.from)/8), s.setup().Engine.BlockSize)
+	run := func(o *stock, leaves []departure, of **settling) float64 {
+		setup := s.setup()
+		setup.Stock, setup.Leave = o, leaves
+		r := Run(setup, trace, func(v *View) Picker {
+			*of = newSettling(v)
+			return *of
+		})
+		return float64(r.Again) / float64(setup.Engine.BlockSize)
+	}
+	var p *settling
+	var chosen []int
+	cheapest := func(to fleet.Service) func(*View) []int {
+		return func(v *View) []int {
+			cost := make([]float64, c.from)
+			chosen = make([]int, c.from)
+			for i, w := range p.workers {
+				of := p.router.Removals()[w]
+				cost[i], chosen[i] = of.Cost(), i
+			}
+			slices.SortStableFunc(chosen, func(a, b int) int { return cmp.Compare(cost[a], cost[b]) })
+			chosen = chosen[:c.gone]
+			for _, i := range chosen {
+				p.workers[i].SetService(to, time.Unix(1_000_000, 0).Add(v.sim.now))
+			}
+			return chosen
+		}
+	}
+	o := &stock{at: scaledIn + cordoned}
+	run(o, nil, &p)
+	b.best, b.mean = o.choices(c.from, c.gone)
+	b.newest = float64(o.lostWith((1<<c.gone - 1) << (c.from - c.gone)))
+	if both {
+		o = &stock{at: scaledIn}
+		run(o, nil, &p)
+		b.least, _ = o.choices(c.from, c.gone)
+		b.cheapest = run(nil, []departure{{at: scaledIn, which: cheapest(fleet.InService)}}, &p)
+		set := uint32(0)
+		for _, i := range chosen {
+			set |= 1 << i
+		}
+		b.told = float64(o.lostWith(set))
+	}
+	b.cordoned = run(nil, []departure{{at: scaledIn, which: cheapest(fleet.Cordoned), after: cordoned}}, &p)
+	return b
+}
+
+// TestScaleIn: of a worker that is cordoned for two minutes before it leaves, others compute at most 0.7 times as many tokens again as of
+// one that leaves then without that, chosen at random. What is told of all choices by one run is what a departure then shows.
 func TestScaleIn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a quarter of a minute of simulation")
 	}
-	const at, rate = 60 * time.Second, 8
-	s := scenario(t, "chats")
-	s.Workers = 4
-	trace := prepare(chats.traffic(1, rate, 260), s.setup().Engine.BlockSize)
-	play := func(o *stock, leaves []departure, of **settling) *Result {
-		setup := s.setup()
-		setup.Stock, setup.Leave = o, leaves
-		return Run(setup, trace, func(v *View) Picker {
-			p := newSettling(v)
-			if of != nil {
-				*of = p
-			}
-			return p
-		})
+	c := scaleIn{"chats", func(seed uint64, rate float64) []*Request { return chats.traffic(seed, rate, 260) }, 16, 4, 1}
+	b := c.play(t, 1, true)
+	if b.cheapest < 0.7*b.told || b.cheapest > 1.3*b.told || b.told < b.least {
+		t.Errorf("%v blocks are computed again, want about %v as told, and %v at least", b.cheapest, b.told, b.least)
 	}
-	o := &stock{at: at}
-	play(o, nil, nil)
-	best, mean := o.choices(4, 1)
-	size := float64(s.setup().Engine.BlockSize)
-	var p *settling
-	chosen := -1
-	cheapest := func(to fleet.Service) func(*View) []int {
-		return func(v *View) []int {
-			var least forecast.Removal
-			for i, w := range p.workers {
-				if r := p.router.Removals()[w]; chosen < 0 || r.Cost() < least.Cost() {
-					chosen, least = i, r
-				}
+	if b.cordoned > 0.7*b.mean {
+		t.Errorf("%v blocks are computed again of a worker that was cordoned, want at most 0.7 of %v", b.cordoned, b.mean)
+	}
+	t.Logf("newest %.2f of %.0f, best %.2f, cordoned %.2f", b.newest/b.mean, b.mean, b.best/b.mean, b.cordoned/b.mean)
+}
+
+// TestScaleInFleets: of two of eight and of four of sixteen workers that are cordoned before they leave, others compute at most 0.6 times
+// as many tokens again as of the newest, and 0.7 times as many as of some chosen at random, but for images.
+func TestScaleInFleets(t *testing.T) {
+	if os.Getenv("SIGHTLINE_SCALEIN") == "" {
+		t.Skip("half an hour of simulation: SIGHTLINE_SCALEIN=1")
+	}
+	for _, c := range []scaleIn{
+		{scenario: "chats", traffic: func(seed uint64, rate float64) []*Request { return chats.traffic(seed, rate, 260) }},
+		{scenario: "agents", traffic: func(seed uint64, rate float64) []*Request { return agents.traffic(seed, rate, 260) }},
+		{scenario: "images", traffic: func(seed uint64, rate float64) []*Request { return images(seed, rate, 260, 0) }},
+		{scenario: "screenshots", traffic: func(seed uint64, rate float64) []*Request { return screenshots(seed, rate, 260) }},
+		{scenario: "hot prefix", traffic: func(seed uint64, rate float64) []*Request { return trending(seed, rate, 260) }},
+	} {
+		for _, c.from = range []int{8, 16} {
+			c.gone, c.rate = c.from/4, 0.6*scenario(t, c.scenario).Capacity
+			var all blocksAgain
+			for seed := range uint64(3) {
+				b := c.play(t, seed+1, false)
+				all.best, all.mean, all.newest, all.cordoned = all.best+b.best, all.mean+b.mean, all.newest+b.newest, all.cordoned+b.cordoned
 			}
-			p.workers[chosen].SetService(to, time.Unix(1_000_000, 0).Add(v.sim.now))
-			return []int{chosen}
+			ofNewest, ofAny := all.cordoned/all.newest, all.cordoned/all.mean
+			fmt.Printf("scale-in of %s, %d of %d: newest %.2f of a random choice's blocks, best %.2f, cordoned %.2f\n", c.scenario, c.gone, c.from,
+				all.newest/all.mean, all.best/all.mean, ofAny)
+			if (ofNewest > 0.6 || ofAny > 0.7) && c.scenario != "images" {
+				t.Errorf("%s: without %d of %d, %.2f of the newest's blocks are computed again and %.2f of a random choice's, want 0.6 and 0.7",
+					c.scenario, c.gone, c.from, ofNewest, ofAny)
+			}
 		}
 	}
-	now := float64(play(nil, []departure{{at: at, which: cheapest(fleet.InService)}}, &p).Again) / size
-	told := float64(o.lostWith(1 << chosen))
-	if now < 0.7*told || now > 1.3*told || told < best {
-		t.Errorf("%v blocks are computed again, want about %v as told, and %v at least", now, told, best)
-	}
-	chosen = -1
-	cordoned := float64(play(nil, []departure{{at: at, which: cheapest(fleet.Cordoned), after: 2 * time.Minute}}, &p).Again) / size
-	if cordoned > 0.7*mean {
-		t.Errorf("%v blocks are computed again of a worker that was cordoned, want at most 0.7 of %v", cordoned, mean)
-	}
-	t.Logf("of %.0f blocks: best %.2f, ours %.2f, cordoned %.2f", mean, best/mean, now/mean, cordoned/mean)
 }
