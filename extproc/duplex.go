@@ -24,7 +24,7 @@ const pieceSize = 62000
 // fullDuplex collects the body, decides, and returns the body. It returns false if nothing more is to be sent on this stream.
 func (c *call) fullDuplex() bool {
 	var come pile
-	defer come.free()
+	defer func() { come.whole.Free() }()
 	trailers := false
 	arrivedInTime := c.awaitBody()
 	defer arrivedInTime()
@@ -114,8 +114,6 @@ func (p *pile) all() mem.BufferSlice {
 	}
 	return p.whole
 }
-
-func (p *pile) free() { p.whole.Free() }
 
 // refuseLate refuses a request of which a part has come.
 func (c *call) refuseLate(code int, why, message string) bool {

@@ -97,7 +97,7 @@ func (l *lookup) stepAside(r *reading) {
 // placedMedium is an image or another medium of a prompt.
 type placedMedium struct {
 	SharedMedium     // what its encoding costs
-	offset, end  int // tokens of the prompt; end is 0 if its place is not known
+	end          int // its last token of the prompt; 0: not known
 }
 
 // listImages lists the prompt's images, after what is known of it.
@@ -106,7 +106,7 @@ func (l *lookup) listImages() {
 	l.images = l.images[:0]
 	for i := range p.Media[:min(len(p.Media), maxMedia)] {
 		md := &p.Media[i]
-		one := placedMedium{SharedMedium{md.Key, md.Alias, md.Length}, md.Offset, md.Offset + md.Length}
+		one := placedMedium{SharedMedium{md.Key, md.Alias, md.Length}, md.Offset + md.Length}
 		if md.Length == 0 {
 			one.Tokens, one.end = unknownImage, 0
 		}

@@ -122,7 +122,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	})
 	of.ReadCounter("predictions_dropped_total", "Predicted blocks dropped early for lack of room.", r.predicted.Dropped)
 	of.ReadGauge("requests_waiting_to_be_read", "Requests that wait, as too many bytes are being read.",
-		func() float64 { return float64(r.lanes.queued()) })
+		func() float64 { return float64(r.lanes.small.Waiting() + r.lanes.large.Waiting()) })
 	of.ReadGauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) })
 	return m
 }

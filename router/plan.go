@@ -215,7 +215,7 @@ func (p *plan) awaitTurn(ctx context.Context) bool {
 	r, c := &p.mem.reading, p.req.Client
 	lane, busy := p.lanes.laneFor(&r.req, r.bytes)
 	need, weight := memoryFor(&r.req)
-	ok := lane.tryAcquire(c, weight)
+	ok := lane.TryTake(c, int64(min(weight, lane.room)))
 	if !ok && len(r.body.JSON()) < largeSkeleton {
 		ok = lane.acquire(ctx, c, weight)
 	} else if !ok {

@@ -82,9 +82,6 @@ func (l *lanes) scan(c fair.Client, n int) (done func()) {
 	return func() { l.scans.Give(c, 1) }
 }
 
-// queued returns how many bodies wait in both lanes.
-func (l *lanes) queued() int { return l.small.Waiting() + l.large.Waiting() }
-
 // lane limits the memory for what is read at once.
 type lane struct {
 	*fair.Room
@@ -92,9 +89,6 @@ type lane struct {
 }
 
 func newLane(room int) *lane { return &lane{fair.New(int64(room), maxWaiting), room} }
-
-// tryAcquire takes room for a client's body that needs n bytes of memory if it need not wait.
-func (l *lane) tryAcquire(c fair.Client, n int) bool { return l.TryTake(c, int64(min(n, l.room))) }
 
 // acquire waits for room for a client's body that needs n bytes, for half of the remaining time at most. It returns false if there
 // was none; after true the caller must call release.

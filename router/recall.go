@@ -208,7 +208,7 @@ func (l *lookup) recallImages() {
 			one.Key = md.ID
 		}
 		if one.end == 0 {
-			one.Tokens, one.offset, one.end = int(end-begin), int(begin), int(end)
+			one.Tokens, one.end = int(end-begin), int(end)
 		}
 	}
 }

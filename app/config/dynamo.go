@@ -33,9 +33,6 @@ func (d *Dynamo) Answers() (component, endpoint string) {
 	return component, endpoint
 }
 
-// Worker returns the keys that all its workers share.
-func (d *Dynamo) Worker() *Worker { return &Worker{Model: d.Model, Class: d.Class} }
-
 func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 	d := &c.Dynamo
 	if d.Discovery == "" {
@@ -62,7 +59,7 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 	if d.PrefillComponent == component || len(d.PrefillComponent) > 255 || strings.ContainsAny(d.PrefillComponent, "/ ") {
 		bad("dynamo.prefill_component", "%q is not a name beside component", d.PrefillComponent)
 	}
-	w := d.Worker()
+	w := &Worker{Model: d.Model, Class: d.Class} // the keys that all its workers share
 	worker(w, "dynamo")
 	d.Model = w.Model
 	s, ok := c.ClassOf(w)

@@ -280,7 +280,7 @@ func (s *collected) sendThrough(ctx context.Context) {
 		t.Unasked = err.Error()
 	case len(s.Config.Models) == 0 || !answersAt(c.addr()):
 		t.Unasked = "nothing listens at " + c.addr() + " (envoy.listen, or --url)"
-	case len(s.Life.Silent) > 0 || !s.running && s.Life.Dead(s.Config.Admin): // each request would wait for Sightline
+	case len(s.Life.Silent) > 0 || !s.running && s.Life.Dead(s.Config.Admin) != "": // each request would wait for Sightline
 		t.Unasked = "Sightline does not answer (SL0505)"
 	}
 	if t.Unasked != "" {

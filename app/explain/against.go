@@ -89,7 +89,8 @@ func (a *against) compare(ctx context.Context, line []byte) error {
 		a.say("look at", "%s", cmp.Or(fix, settings))
 		return errDiffers
 	case !ours.Exact:
-		a.say("result", "not equal and not other: %d of the worker's %d tokens were compared, and those are equal", compared, t.number())
+		a.say("result", "not equal and not other: %d of the worker's %d tokens were compared, and those are equal",
+			compared, max(t.count, len(t.tokens)))
 		return errPartly
 	}
 	a.say("result", "equal, as far as it was told")
@@ -112,9 +113,6 @@ func (a *against) judgeSettings(ctx context.Context, media bool) string {
 	}
 	return strings.Join(keys, ", ")
 }
-
-// number returns how many tokens the worker's prompt has.
-func (t *theirs) number() int { return max(t.count, len(t.tokens)) }
 
 func (a *against) say(key, format string, args ...any) {
 	fmt.Fprintf(a.out, "%-9s %s\n", key, fmt.Sprintf(format, args...))

@@ -422,17 +422,15 @@ func (s *Seen) ofEnvoy(l *list) {
 		l.bad("SL0408", "error", "", "see Envoy's log and its routes; a worker's answer to the same request is in SL0109", "%v", t.Err)
 	case t.Asked && !t.Decided:
 		fix := "the ext_proc filter on the route that requests for inference take (\"sightline envoy --for\" prints it)"
-		if s.Life.dead(s.Config.Admin) != "" {
+		if s.Life.Dead(s.Config.Admin) != "" {
 			fix = "see SL0505"
 		}
 		l.bad("SL0408", "error", "", fix, "Envoy answered the canary without asking Sightline")
 	}
 }
 
-// Dead reports whether Envoy answers and Sightline does not, or is frozen.
-func (l *Life) Dead(admin string) bool { return l.dead(admin) != "" }
-
-func (l *Life) dead(admin string) string {
+// Dead says how Envoy answers and Sightline does not, or is frozen; "": it is not so.
+func (l *Life) Dead(admin string) string {
 	switch known := l.Hosts > 0; {
 	case len(l.Silent) > 0:
 		return fmt.Sprintf("%s takes connections and does not answer: Sightline is frozen, or has no time; requests go on undecided",
@@ -450,7 +448,7 @@ func (l *Life) dead(admin string) string {
 func (s *Seen) ofLife(l *list) {
 	life, admin := &s.Life, s.Config.Admin
 	told := s.Missing[FromRunning] == ""
-	if dead := life.dead(admin); dead != "" {
+	if dead := life.Dead(admin); dead != "" {
 		fix := "start it, or end what is frozen and start it again; if it runs elsewhere: --admin URL, and envoy.sightlines"
 		switch running := told && len(life.Silent) == 0; {
 		case running && life.NotReady != "":

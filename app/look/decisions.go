@@ -60,7 +60,8 @@ func Decisions(ctx context.Context, v View, c Choice) error {
 		}
 		decided := joinDecisions(list)
 		if follow {
-			decided = of.news(decided, asked, allAnswer(list))
+			missing := slices.ContainsFunc(list, func(one answer[[]router.Recent]) bool { return one.err != nil })
+			decided = of.news(decided, asked, len(list) > 0 && !missing)
 		}
 		if err := v.decisions(decided, widths, follow); err != nil || !follow {
 			return err
@@ -134,10 +135,6 @@ func joinDecisions(list []answer[[]router.Recent]) []router.Recent {
 	}
 	slices.SortStableFunc(out, func(a, b router.Recent) int { return a.At.Compare(b.At) })
 	return out
-}
-
-func allAnswer(list []answer[[]router.Recent]) bool {
-	return len(list) > 0 && !slices.ContainsFunc(list, func(one answer[[]router.Recent]) bool { return one.err != nil })
 }
 
 // follower tells which decisions are to be shown now: those whose requests have ended, or of which nothing more is to be heard.

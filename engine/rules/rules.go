@@ -64,7 +64,6 @@ type Rules struct {
 
 	// What servers report when they are asked.
 	Owner           string // owned_by in /v1/models
-	CacheInfo       string // a gauge on the page of Load whose labels are the KV cache's settings, block_size among them
 	ReportsSettings bool   // /v1/models gives --model as root, /version the release, /metrics the block size
 	HasTokenize     bool   // it has POST /tokenize
 	TokenizesChats  bool   // which takes messages too, not only text

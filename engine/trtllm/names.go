@@ -44,7 +44,8 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	if err != nil {
 		return k, err
 	}
-	server, _ := NamesOf(v).With(io)
+	// The tagged form appeared in some release candidate of 1.3; which one is not known: for an earlier one the configuration must say 1.2.
+	server, _ := Names{Tagged: v.AtLeast(1, 3, 0)}.With(io)
 	k.InEvents = inEvents
 	k.Ahead = func(c fair.Client, f media.Facts, file []byte) []enginehash.Recipe {
 		o.Pixels.Want(pixels.Image{Client: c, Source: media.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, server.form())

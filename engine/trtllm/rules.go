@@ -30,7 +30,3 @@ func Rules(v rules.Version) rules.Rules {
 		Health: health, Load: load,
 	}
 }
-
-// NamesOf returns how a release names images. The tagged form appeared in some release candidate of 1.3; which one is not known,
-// so all of 1.3 count as tagged. For an earlier candidate the configuration must say 1.2.
-func NamesOf(v rules.Version) Names { return Names{Tagged: v.AtLeast(1, 3, 0)} }

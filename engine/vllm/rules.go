@@ -23,7 +23,7 @@ func Rules(v rules.Version) rules.Rules {
 		CountsCopies:    true, // its block pool reports each block
 		Decoder:         func(d rules.Decoding) kvevent.Decoder { return &Decoder{Secret: d.Secret, Keep: d.KeepTokens} },
 		ReportsSettings: true,
-		Owner:           "vllm", CacheInfo: cacheInfo, Describe: describe,
+		Owner:           "vllm", Describe: describe,
 		Flags: rules.Flags{
 			Events: `--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
 			Counts: "--enable-prompt-tokens-details", Order: "--scheduling-policy priority",

@@ -176,7 +176,7 @@ func appendEscaped(dst []byte, s string, quote byte) []byte {
 			continue
 		}
 		r, n := utf8.DecodeRuneInString(s[i:])
-		if isPyPrintable(r) {
+		if r == ' ' || unicode.IsPrint(r) {
 			dst = append(dst, s[i:i+n]...)
 		} else {
 			dst = append(dst, pyHexEscape(r)...)
@@ -196,8 +196,6 @@ func pyHexEscape(r rune) string {
 	}
 	return fmt.Sprintf(`\x%02x`, r)
 }
-
-func isPyPrintable(r rune) bool { return r == ' ' || unicode.IsPrint(r) }
 
 // escapeValue is markupsafe.escape(v): Markup is unchanged, everything else is converted to a str and escaped.
 func escapeValue(s *state, v Value) Value {
