@@ -8,9 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/body/jsonread"
 	"github.com/sightline-router/sightline/internal/denied"
-	"github.com/tidwall/gjson"
 )
 
 // Clean removes the fields that a client must not set (package denied has the table). It finds each of them, wherever a body may

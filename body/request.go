@@ -4,8 +4,9 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // Bounds of a request.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
 	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/router"
 )

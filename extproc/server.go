@@ -33,11 +33,6 @@ import (
 	endpointsvc "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sightline-router/sightline/internal/fair"
-	"github.com/sightline-router/sightline/internal/meter"
-	"github.com/sightline-router/sightline/internal/repeat"
-	"github.com/sightline-router/sightline/internal/sockets"
-	"github.com/sightline-router/sightline/router"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -51,6 +46,12 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/internal/meter"
+	"github.com/sightline-router/sightline/internal/repeat"
+	"github.com/sightline-router/sightline/internal/sockets"
+	"github.com/sightline-router/sightline/router"
 )
 
 // Decide decides one request; normally (*router.Router).Decide. It must not keep req.Body, which is nil for a request that names

@@ -15,10 +15,11 @@ import (
 	"io"
 	"sync"
 
+	"github.com/zeebo/blake3"
+
 	"github.com/sightline-router/sightline/media/header"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
-	"github.com/zeebo/blake3"
 )
 
 // Facts is what a decision needs to know about an image. ID and Bytes are valid even if the header could not be read.

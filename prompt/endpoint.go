@@ -5,10 +5,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/prompt/vision"
-	"github.com/tidwall/gjson"
 )
 
 // Draft is a request that was read: one or more prompts, each text or ids, and their media.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
@@ -22,7 +24,6 @@ import (
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/workers/health"
-	"go.uber.org/zap"
 )
 
 // AgentOptions are the flags of `sightline agent`: whose events are published where. Rank r is at a socket's port + r.

@@ -9,11 +9,12 @@ import (
 	"net/netip"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/media/relay"
-	"go.uber.org/zap"
 )
 
 // NewMedia returns what all models share for images: the fetcher with its limits, and the cache of identified images.

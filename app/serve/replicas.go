@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -23,8 +26,6 @@ import (
 	"github.com/sightline-router/sightline/router/peers"
 	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/workers/fleet"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
 )
 
 // replicas is the connection to the other replicas; nil: there is none.

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/sightline-router/sightline/app/config"
 	"github.com/sightline-router/sightline/app/findings"
 	"github.com/sightline-router/sightline/app/registry"
@@ -21,7 +23,6 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/workers/fleet"
-	"go.uber.org/zap"
 )
 
 // snapshotsAtOnce limits the agents' snapshots in memory: 256 MiB each at most, 32 MB for 2 M blocks. A thousand ranks that all

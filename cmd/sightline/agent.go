@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/alecthomas/kong"
+
 	"github.com/sightline-router/sightline/app/serve"
 )
 

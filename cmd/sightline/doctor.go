@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/alecthomas/kong"
+
 	"github.com/sightline-router/sightline/app/bundle"
 	"github.com/sightline-router/sightline/app/doctor"
 	"github.com/sightline-router/sightline/app/program"

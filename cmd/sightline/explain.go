@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
 	"github.com/sightline-router/sightline/app/explain"
 	"github.com/sightline-router/sightline/app/look"
 	"github.com/sightline-router/sightline/app/rollout"

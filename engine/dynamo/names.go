@@ -5,12 +5,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/media"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/zeebo/xxh3"
 )
 
 // Dynamo's front end (1.6) names an image by the XXH3-64 of its exact URL or whole data URL, as 16 hex digits. Its vLLM workers

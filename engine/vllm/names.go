@@ -6,13 +6,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/media"
 	"github.com/sightline-router/sightline/media/pixels"
 	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/prompt/template"
-	"github.com/tidwall/gjson"
 )
 
 // How an image's mm_hash is computed, the name by which vLLM's events call it:

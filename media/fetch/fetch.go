@@ -26,11 +26,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/http/httpproxy"
+
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/media"
 	"github.com/sightline-router/sightline/mmhash"
-	"golang.org/x/net/http/httpproxy"
 )
 
 // Config holds a Fetcher's limits. Zero values mean the defaults in parentheses.

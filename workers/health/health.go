@@ -26,6 +26,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/meter"
@@ -34,7 +36,6 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/workers/fleet"
-	"go.uber.org/zap"
 )
 
 const (

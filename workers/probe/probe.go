@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
@@ -25,7 +27,6 @@ import (
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/workers/inspect"
-	"go.uber.org/zap"
 )
 
 // Worker is a server to probe.
