@@ -232,21 +232,6 @@ func (l *learning) watch(id string, slot *fleet.Slot, session string, q *learned
 	l.learner.Watch(q)
 }
 
-// watchTheirs watches a request of another replica, of which q says how the slot serves it, so that its events are taken for no other
-// one's. It returns what they show; nil: nothing.
-func (l *learning) watchTheirs(id string, slot *fleet.Slot, s *SharedBooking, q *learned.Request) *fleet.Seen {
-	if l == nil || len(s.Path) == 0 || q.Size == 0 {
-		return nil
-	}
-	q.ID, q.Slot, q.Begin, q.Shared, q.Theirs = id, slot.ID, s.Locals, true, true
-	q.Seen = &fleet.Seen{Blocks: s.Context / max(1, s.Answers) / q.Size}
-	for _, number := range s.Path {
-		q.Path.Steps = append(q.Path.Steps, learned.Step{Number: [2]uint64{number}})
-	}
-	l.learner.Watch(q)
-	return q.Seen
-}
-
 // predict predicts that a slot will have what a path's steps become.
 func (l *learning) predict(slot *fleet.Slot, path []uint64, ttl time.Duration, now time.Time) *speculative.Promise {
 	if l == nil {

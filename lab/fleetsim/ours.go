@@ -53,7 +53,7 @@ func newSightline(v *View) Picker { return newRouter(v, nil) }
 
 // newRouter returns it with a memory; nil: it reads every prompt, else none.
 func newRouter(v *View, m *memory) Picker {
-	s := &sightline{index: indexer.New(indexer.Options{}), memory: m, next: len(v.sim.pickers) << 32}
+	s := &sightline{index: indexer.New(indexer.Options{}), memory: m}
 	now := func() time.Time { return time.Unix(1_000_000, 0).Add(s.now) }
 	s.fleet = fleet.New(now)
 	for i := range v.Loads {
