@@ -19,6 +19,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/media/fetch"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -38,7 +39,10 @@ func TestPages(t *testing.T) {
 		rt.Observe(router.Outcome{ID: id, Phase: router.Ended, Addr: "10.0.0.5:8000", Code: 200, CachedTokens: 16 * i, PromptTokens: 64})
 	}
 	var ready, broken error
-	asked := ""
+	asked, totals := "", report.New("0%", time.Unix(0, 0))
+	totals.Add(report.Request{ID: "second", Arm: report.Steered, Model: "m", OK: true, Prompt: 64, Cached: 16, Accounted: 64,
+		Uncached: account.Sums{account.Changed: 48}, Changed: &account.Change{Part: "the system text", Token: 17, Kind: "a time of day"},
+	}, time.Now())
 	srv := httptest.NewServer(Handler(t.Context(), State{
 		Access: Access{Token: func() string {
 			return "a-token-of-tests"
@@ -55,7 +59,7 @@ func TestPages(t *testing.T) {
 			}
 		},
 		Others: func() (int, time.Duration) { return 2, 310 * time.Millisecond },
-		Report: ofOne(report.New("0%", time.Unix(0, 0))),
+		Report: ofOne(totals),
 		Resync: func(worker string) int { asked = worker; return strings.Count(worker, "gpu-a") },
 		Blocks: func(worker string, rank int) ([]indexer.Block, error) {
 			if worker != "gpu-a" || rank != 1 {
@@ -109,7 +113,8 @@ func TestPages(t *testing.T) {
 		`data-l="in flight">3 <small>2 from elsewhere, 700ms ago<`,
 		`<b class="warn">1 <i>of 2</i></b>predictions equal what workers report`, "<b>100 %</b> load",
 		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "<b>&lt;bad&gt;</b>",
-		"shared with 2 other replicas; last messages at most 0.4 s old"} {
+		"shared with 2 other replicas; last messages at most 0.4 s old",
+		`1 requests, 48 tokens; the last one">75.0 %</a> a time of day at token 17 of the system text of model m`, "</html>"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q, want it in page", want)
 		}
