@@ -53,7 +53,7 @@ type reportState struct {
 	periodStart   time.Time
 }
 
-// SetReport applies the worker's report on its load at now. The zero LoadReport withdraws it.
+// SetReport applies the worker's report on its load at now. The zero LoadReport withdraws it, as one does with nothing but a Cache.
 func (s *Slot) SetReport(t LoadReport, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

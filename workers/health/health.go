@@ -345,7 +345,7 @@ func (l *loadPoll) applyLoad(page map[int]gauges, asked, now time.Time) {
 		} else if l.load.KeepsLastValue && g.running+g.waiting > 0 && now.Sub(last.since) > l.load.MaxAge {
 			ok = false
 		}
-		var t fleet.LoadReport
+		t := fleet.LoadReport{Cache: g.cache} // which does not change: the rest may be out of date
 		if ok {
 			t = fleet.LoadReport{Running: g.running, Waiting: g.waiting, Usage: g.usage, Cache: g.cache, MaxAge: l.load.MaxAge + now.Sub(asked),
 				ValidFor: validPeriods * max(l.o.Load, retryPause)}

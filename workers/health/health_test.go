@@ -376,7 +376,7 @@ func TestIdleWorkersAreReadHalfAsOften(t *testing.T) {
 }
 
 // TestStandingGauges checks that gauges that do not change while requests run are not taken for other senders' requests for ever,
-// and that an idle worker's zeros stay valid.
+// and that an idle worker's zeros stay valid. A cache's size stays, whatever the gauges do.
 func TestStandingGauges(t *testing.T) {
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
 	l := &loadPoll{Poller: &Poller{o: Options{Load: time.Second}}, worker: w, load: *loadOf("sglang"), last: make([]rankReport, 1)}
@@ -387,13 +387,13 @@ func TestStandingGauges(t *testing.T) {
 		others int
 		tells  bool
 	}{
-		{gauges{8, 1, 0.5, 0}, 0, 9, true},
-		{gauges{8, 1, 0.5, 0}, 5 * time.Second, 9, true},
-		{gauges{8, 1, 0.5, 0}, time.Second, 0, false},
-		{gauges{8, 1, 0.5, 0}, time.Second, 0, false},
-		{gauges{8, 1, 0.25, 0}, time.Second, 9, true},
-		{gauges{0, 0, 0, 0}, time.Second, 0, true},
-		{gauges{0, 0, 0, 0}, time.Hour, 0, true},
+		{gauges{8, 1, 0.5, 4000}, 0, 9, true},
+		{gauges{8, 1, 0.5, 4000}, 5 * time.Second, 9, true},
+		{gauges{8, 1, 0.5, 4000}, time.Second, 0, false},
+		{gauges{8, 1, 0.5, 4000}, time.Second, 0, false},
+		{gauges{8, 1, 0.25, 4000}, time.Second, 9, true},
+		{gauges{0, 0, 0, 4000}, time.Second, 0, true},
+		{gauges{0, 0, 0, 4000}, time.Hour, 0, true},
 	} {
 		now = now.Add(c.pass)
 		l.applyLoad(map[int]gauges{0: c.told}, now, now)
@@ -401,6 +401,9 @@ func TestStandingGauges(t *testing.T) {
 		_, usage, _, ok := w.Slots[0].CurrentReport(now)
 		if got.OtherSenders != c.others || (ok && usage >= 0) != c.tells {
 			t.Errorf("step %d: %+v, usage %v, want %d others, told %v", i, got, usage, c.others, c.tells)
+		}
+		if got := w.Slots[0].CacheTokens(); got != 4000 {
+			t.Errorf("step %d: got a cache of %d tokens, want 4000", i, got)
 		}
 	}
 }
