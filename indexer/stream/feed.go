@@ -293,8 +293,8 @@ func (f *Feed) Resync() {
 	f.wake.Ring()
 }
 
-// ProcessRestarted is for a caller that found that the engine's process is not the one that ran at the given time. Unless the feed has
-// noticed a restart since, it requests a replay, and clears what is known if nothing can replay. ProcessRestarted does not block.
+// ProcessRestarted is for a caller that found that the engine's process is not the one that ran at the given time. The feed requests a
+// replay and, unless it has noticed a restart since, clears what is known if nothing can replay. ProcessRestarted does not block.
 func (f *Feed) ProcessRestarted(was time.Time) {
 	f.mu.Lock()
 	f.restartedAfter = was
@@ -395,7 +395,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 			resync, reborn := f.resyncWanted, f.restartedAfter
 			f.resyncWanted, f.restartedAfter = false, time.Time{}
 			f.mu.Unlock()
-			if resync {
+			if resync && reborn.IsZero() {
 				f.resync(ctx)
 				if next := f.nextCheck(f.o.Idle); next > 0 {
 					check.Reset(next)
@@ -435,6 +435,9 @@ func (f *Feed) applyQueue(ctx context.Context) {
 			}
 			if !reborn.IsZero() && ctx.Err() == nil { // after the queue, whose messages are of the process before
 				f.replaceIncarnation(ctx, reborn)
+				if resync && !f.restarted.After(reborn) {
+					f.resync(ctx)
+				}
 				if next := f.nextCheck(f.o.Idle); next > 0 {
 					check.Reset(next)
 				}

@@ -138,9 +138,10 @@ func (c *content) restart(epoch uint64) {
 }
 
 // replaceIncarnation is called when the engine's process is not the one that ran at the given time. A replay shows whether the
-// publisher is the same: by the message under our last number.
+// publisher is the same: by the message under our last number. Without epochs, that may be of the process before even if a gap has
+// revealed the restart: messages waited behind the gap.
 func (f *Feed) replaceIncarnation(ctx context.Context, was time.Time) {
-	if !f.started || f.next == 0 || f.restarted.After(was) {
+	if !f.started || f.next == 0 || f.epoch != 0 && f.restarted.After(was) {
 		return
 	}
 	if !f.catchUp(ctx) && !f.restarted.After(was) {

@@ -130,6 +130,56 @@ func TestRebornBehindItsQueue(t *testing.T) {
 	}
 }
 
+// TestRebornBehindAGap checks that messages of the process before are dropped, too, if a gap among them has revealed the restart.
+func TestRebornBehindAGap(t *testing.T) {
+	w := newWorker(44, true)
+	f, r := start(t, w, Options{})
+	f.Up()
+	for range 20 {
+		f.Offer(w.step())
+	}
+	settle(t, w, r, f)
+	w.step() // it is lost
+	late, was := []Message{w.step(), w.step()}, time.Now()
+	w.restart()
+	f.mu.Lock() // all come before the feed's goroutine runs
+	for _, m := range late {
+		f.queue.push(m)
+	}
+	f.restartedAfter = was
+	f.mu.Unlock()
+	f.wake.Ring()
+	applied(t, f, "the end of the queue", func(s Stats) bool { return s.Batches >= 22 })
+	settle(t, w, r, f)
+}
+
+// TestRebornAndResync checks that a resync that is asked for with a restart does not hide it: the decoder forgets, too.
+func TestRebornAndResync(t *testing.T) {
+	w := newWorker(45, true)
+	f, r := start(t, w, Options{})
+	f.Up()
+	for range 20 {
+		f.Offer(w.step())
+	}
+	settle(t, w, r, f)
+	for want := range uint64(2) {
+		asked, was := f.Stats().Replays, time.Now()
+		if want > 0 {
+			w.restart()
+			w.step()
+		}
+		f.mu.Lock() // both come before the feed's goroutine runs
+		f.resyncWanted, f.restartedAfter = true, was
+		f.mu.Unlock()
+		f.wake.Ring()
+		applied(t, f, "the publisher's answers", func(s Stats) bool { return s.Replays >= asked+2 || s.Restarts > 0 })
+		settle(t, w, r, f)
+		if s := f.Stats(); s.Restarts != want {
+			t.Errorf("got %+v, want Restarts %d", s, want)
+		}
+	}
+}
+
 // TestIndexKnowsPartial checks that the index knows that a worker's blocks are not all reported.
 func TestIndexKnowsPartial(t *testing.T) {
 	ix := indexer.New(indexer.Options{})
