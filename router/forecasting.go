@@ -179,8 +179,8 @@ func (f *forecasting) settle() {
 	}
 }
 
-// size says how large the slots' caches are: as their engines report, else as many blocks as events have shown that they hold, in all
-// tiers. While less is held, as after a restart, that fades within hours.
+// size says how large the slots' caches are: as many blocks as events have shown that they hold, in all tiers, at least as many as their
+// engines report. While less is held, as after a restart, what events have shown fades within hours.
 func (f *forecasting) size(models map[string]*forecast.Forecaster, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -295,7 +295,7 @@ func (f *forecasting) needed(model string) (list []int) {
 	caches := lately.Workers // each rank has one, and that of a worker without events is not known
 	for _, goal := range goals {
 		n := lately.Needed(goal, waits/drainWithin.Seconds()*float64(caches)/float64(max(1, slots)))
-		list = append(list, (n*workers+caches-1)/max(1, caches))
+		list = append(list, (n*workers+max(0, caches-1))/max(1, caches))
 	}
 	return list
 }

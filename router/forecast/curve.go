@@ -224,11 +224,11 @@ func (f *Forecast) Needed(g Goal, work float64) int {
 	if s.all > 0 {
 		all = s.told / s.all
 	}
-	n := 1
+	n, today := 1, f.With(1, f.Workers)
 	for ; n < mostWorkers*f.Workers; n++ {
 		p := f.With(1, n)
 		busy := all*p.Busy + work/float64(n)
-		if (g.Busy == 0 || busy <= g.Busy) && (g.FirstToken == 0 || f.firstToken(&p, n, busy, all) <= g.FirstToken) {
+		if (g.Busy == 0 || busy <= g.Busy) && (g.FirstToken == 0 || f.firstToken(&p, &today, n, busy, all) <= g.FirstToken) {
 			break
 		}
 	}
@@ -246,13 +246,13 @@ const queuesGrow = 0.6
 // firstToken returns the mean time in seconds until prompts are computed by n workers that are busy for a share of the time: their own, by
 // what would be cached, and the queue before them. That is as of one queue for all workers with the variance that the prompts have
 // (H. Sakasegawa, An approximation formula L_q ≃ αρ^β/(1-ρ), 1977), times what today's queues are of it. +Inf: they would not keep up.
-func (f *Forecast) firstToken(p *Point, n int, busy, all float64) float64 {
+func (f *Forecast) firstToken(p, today *Point, n int, busy, all float64) float64 {
 	s := &f.span
-	if s.timed == 0 {
-		return 0
-	}
-	if busy >= queuesGrow {
+	switch {
+	case busy >= queuesGrow:
 		return math.Inf(1)
+	case s.timed == 0:
+		return 0
 	}
 	mean := s.own / s.timed
 	vary := s.squares/s.timed/(mean*mean) - 1
@@ -261,9 +261,9 @@ func (f *Forecast) firstToken(p *Point, n int, busy, all float64) float64 {
 		return own * (1 + vary) / 2 * math.Pow(busy, math.Sqrt(2*(k+1))-1) / (k * (1 - busy))
 	}
 	own, times := mean, 1.0
-	if today := f.With(1, f.Workers); today.HitRate < 1 {
+	if today.HitRate < 1 {
 		own *= (1 - p.HitRate) / (1 - today.HitRate)
-		if now := all * today.Busy; now < 1 && now > 0 {
+		if now := all * today.Busy; now < 1 && now > 0 && s.waited > 0 {
 			times = min(mostWaiting, max(1, s.waited/s.timed/waits(mean, now, f.Workers)))
 		}
 	}

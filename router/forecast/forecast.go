@@ -69,7 +69,7 @@ type Cache struct {
 	Held   int     // blocks now
 	Leaves bool    // it is taken out of service: what it holds counts for no other one
 	Blocks int     // 0: not known, and requests to it are not covered
-	Tokens int     // that it has room for, as its engine reports; 0: it does not, and Blocks are
+	Tokens int     // that it has room for, as its engine reports, if they are more than Blocks; 0: it does not
 	Rate   float64 // prompt tokens that its engine computes a second; 0: not known
 	Used   float64 // share that requests in flight hold; below 0: not known
 }
@@ -82,6 +82,8 @@ const (
 	lastBytes = 42 // an entry of Forecaster.last
 	reach     = 5  // a stack keeps what a cache of this many times the size would hold
 	freshPart = 64 // of the cache: blocks used that shortly ago keep their place
+
+	longestAnswer = 1 << 17 // blocks: what engines say of answers and caches is believed up to it, as each block takes time
 )
 
 // Forecaster forecasts one model's hit rate. It is safe for concurrent use: Decided and Ended only queue what they are told, Settle takes
@@ -168,7 +170,7 @@ func (m *Forecaster) Resize(caches []Cache, at time.Time) {
 		}
 		s.size, s.worker, s.held, s.rate, s.leaves = c.Blocks, c.Worker, c.Held, c.Rate, c.Leaves
 		if c.Tokens > 0 && s.tokens > 0 && s.size > 0 {
-			s.size = max(c.Held, c.Tokens/s.tokens)
+			s.size = max(c.Blocks, c.Tokens/s.tokens)
 		}
 		m.slots[c.Slot] = s
 		m.held, m.blocks = m.held+s.len(), m.blocks+s.size
@@ -368,7 +370,7 @@ func (m *Forecaster) ended(s *slot, t *told) {
 		span.cached += float64(t.cached)
 	}
 	n := (t.Tokens+max(0, t.output-1))/t.Size - t.Tokens/t.Size // the last token is not stored (vLLM)
-	n = min(n, s.size)
+	n = min(n, s.size, longestAnswer)
 	if n > 0 && t.Whole && len(t.Chain) > 0 {
 		end := t.Chain[len(t.Chain)-1]
 		m.ends.put(end, n)

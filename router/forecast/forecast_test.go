@@ -423,6 +423,11 @@ func TestReportedCaches(t *testing.T) {
 	if got := m.Forecast(time.Hour, start).Blocks; got != 400 {
 		t.Errorf("got %d blocks, want 100 as reported and 300 as held", got)
 	}
+	caches[0].Held, caches[1].Held = 0, 5
+	m.Resize(caches, start.Add(2*time.Second))
+	if got := m.Forecast(time.Hour, start).Blocks; got != 400 {
+		t.Errorf("after a restart: got %d blocks, want 100 as reported and 300 as held before", got)
+	}
 }
 
 // TestNeeds asks how large a cache would have had to be for blocks that are not in it any more: as many times the size as other blocks were

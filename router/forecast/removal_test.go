@@ -163,3 +163,44 @@ func TestNeededForFirstToken(t *testing.T) {
 		}
 	}
 }
+
+// TestNeededOfIdleFleets: a thousand workers with next to nothing to do need not be more, and one without a request that has work left from
+// before needs as many as get that done.
+func TestNeededOfIdleFleets(t *testing.T) {
+	m := New(8 << 20)
+	caches := make([]Cache, 1500)
+	for i := range caches {
+		caches[i] = Cache{Slot: uint32(i), Worker: uint32(i), Blocks: 1000, Rate: 10_000, Used: -1}
+	}
+	for i := range 300 {
+		m.Resize(caches, start.Add(time.Duration(i)*time.Second))
+	}
+	m.Decided(Request{0, chain([2]int{1, 2}), 16, 33, true, nil, 0, 33}, start)
+	idle := m.Forecast(10*time.Minute, start.Add(300*time.Second))
+	if got := idle.Needed(Goal{FirstToken: 0.2}, 0); got != 1 {
+		t.Errorf("got %d workers for a request in five minutes, want 1", got)
+	}
+	none := New(8 << 20)
+	for i := range 10 {
+		none.Resize(caches, start.Add(time.Duration(i)*time.Second))
+	}
+	left := none.Forecast(10*time.Minute, start.Add(10*time.Second))
+	if got := left.Needed(Goal{FirstToken: 0.2}, 2.3); got != 4 {
+		t.Errorf("got %d workers for the work of 2.3 that is left, want 4", got)
+	}
+}
+
+// TestHostileAnswers: an answer takes no more blocks than a long one has, however large worker and cache say that they are.
+func TestHostileAnswers(t *testing.T) {
+	m, r := New(8<<20), Request{0, chain([2]int{1, 2}), 1, 2, true, nil, 0, 0}
+	caches := []Cache{{Blocks: 10, Held: 10, Tokens: 1 << 40, Used: -1}}
+	for range 2 {
+		m.Resize(caches, start)
+		m.Decided(r, start)
+		m.Ended(r, 0, 1<<28, start)
+		m.Settle()
+	}
+	if got := m.ends.get(r.Chain[1]); got != longestAnswer {
+		t.Errorf("got an answer of %d blocks, want %d", got, longestAnswer)
+	}
+}
