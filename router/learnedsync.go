@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/router/learned"
 )
 
@@ -77,7 +78,7 @@ func (r *Replicas) TakeLearned(ask func() ([]byte, error)) (bytes int, err error
 	}
 	b = b[8:]
 	if len(b) > 0 {
-		err = l.memory.Load(b)
+		err = guard.Call(func() error { return l.memory.Load(b) })
 	}
 	if err != nil {
 		return 0, err

@@ -121,7 +121,6 @@ func (m *Memory) Load(snapshot []byte) error {
 		return err
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	for len(m.since) > fewSince { // decisions wait for the lock: what has come since then is less each time
 		list := m.since
 		m.since, m.steps = nil, 0
@@ -131,6 +130,7 @@ func (m *Memory) Load(snapshot []byte) error {
 		}
 		m.mu.Lock()
 	}
+	defer m.mu.Unlock()
 	if !m.awaiting {
 		return errors.New("too much was learned before the snapshot came")
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"unsafe"
+
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // conversations teaches a memory random conversations, and returns them in the order of their last use.
@@ -276,6 +278,26 @@ func TestTaughtWhileLoading(t *testing.T) {
 	if p.Tokens != len(old.prompt()) || len(b.since) != 0 {
 		t.Errorf("of the snapshot: got %d tokens, %d lessons kept; want %d and none", p.Tokens, len(b.since), len(old.prompt()))
 	}
+}
+
+// A panic while lessons are taught to the memory of a snapshot leaves the one in use as it was.
+func TestPanicWhileLoading(t *testing.T) {
+	b := NewMemory(1<<20, new(Sizes))
+	b.Await()
+	for i := range 2 * fewSince {
+		step := Step{Number: [2]uint64{uint64(i), uint64(i)}}
+		b.Teach(&Lesson{1, Path{Steps: []Step{step}}, Taught{Chain: []uint64{uint64(i)}, Prompt: 1}})
+	}
+	nodes, sizes := b.Stats().Nodes, b.sizes
+	b.sizes = nil
+	if err := guard.Call(func() error { return b.Load(nil) }); err == nil {
+		t.Error("got no panic, want one")
+	}
+	b.sizes = sizes
+	if got := b.Stats().Nodes; got != nodes {
+		t.Errorf("got %d nodes, want %d as before", got, nodes)
+	}
+	check(t, b)
 }
 
 // Only what says more is told to other replicas, and classes that nobody has do not add up.
