@@ -97,7 +97,7 @@ func (l *lookup) stepAside(r *reading) {
 // placedMedium is an image or another medium of a prompt.
 type placedMedium struct {
 	SharedMedium     // what its encoding costs
-	end          int // its last token of the prompt; 0: not known
+	end          int // first token of the prompt behind it; 0: not known
 }
 
 // listImages lists the prompt's images, after what is known of it.
