@@ -73,8 +73,9 @@ func (r *Replicas) TakeLearned(ask func() ([]byte, error)) (bytes int, err error
 	if err != nil || len(b) < 8 {
 		return 0, err
 	}
-	if !l.has(binary.LittleEndian.Uint64(b)) {
-		return 0, errors.New("what another replica remembers was learned under another secret")
+	key, other := binary.LittleEndian.Uint64(b), errors.New("what another replica remembers was learned under another secret")
+	if !l.has(key) {
+		return 0, other
 	}
 	b = b[8:]
 	if len(b) > 0 {
@@ -82,6 +83,10 @@ func (r *Replicas) TakeLearned(ask func() ([]byte, error)) (bytes int, err error
 	}
 	if err != nil {
 		return 0, err
+	}
+	if !l.has(key) { // it was replaced meanwhile: the next replica is asked
+		l.memory.Clear()
+		return 0, other
 	}
 	return len(b), nil
 }

@@ -99,9 +99,9 @@ func (p *plan) follow(w *way) {
 	p.way, p.list.way, p.out.Arm = w, w, w.arm
 }
 
-// settlePolicy settles whether the request is steered, once its conversation is known. One that only a single worker can serve, which
+// settleWay settles whether the request is steered, once its conversation is known. One that only a single worker can serve, which
 // keeps an answer, is steered and counts for no arm. If no request is steered, this one is not.
-func (p *plan) settlePolicy(onlyOneWorker bool) {
+func (p *plan) settleWay(onlyOneWorker bool) {
 	switch share := p.unsteeredShare; {
 	case share >= 1:
 	case onlyOneWorker:
@@ -116,14 +116,14 @@ func (p *plan) settlePolicy(onlyOneWorker bool) {
 func (p *plan) prepare(ctx context.Context) {
 	switch {
 	case p.req.Stored != "":
-		p.settlePolicy(true)
+		p.settleWay(true)
 		p.list.answer = p.req.Stored
 		p.routeUnread("the worker that keeps the answer")
 		if !p.list.found && p.out.Why != noWorker {
 			p.out.Why = "the worker that keeps the answer is not known"
 		}
 	case p.req.Body == nil:
-		p.settlePolicy(false)
+		p.settleWay(false)
 		p.routeByLoad("body not read")
 	default:
 		p.prepareBody(ctx)
@@ -144,7 +144,7 @@ func (p *plan) prepareBody(ctx context.Context) {
 	if unread == nil {
 		before, _ = r.body.String(r.req.Fields["previous_response_id"])
 	}
-	p.settlePolicy(before != "")
+	p.settleWay(before != "")
 	if errors.Is(unread, body.ErrObject) || errors.Is(unread, body.ErrMessages) { // the engine reports the error to the client
 		p.routeUnread(unread.Error())
 		return
