@@ -283,6 +283,49 @@ func TestLogged(t *testing.T) {
 	}
 }
 
+// TestCauseIsLogged: a line is written again, once, when the cause of what it says becomes known: at once if those of all its workers are,
+// else a minute after the last line.
+func TestCauseIsLogged(t *testing.T) {
+	core, log := observer.New(zap.InfoLevel)
+	workers := []Worker{{Name: "gpu-a", Model: "m", Rank: -1, Events: "waiting"}, {Name: "gpu-b", Model: "m", Rank: -1, Events: "waiting"}}
+	w := NewWatch(func(now time.Time) Facts { return Facts{Now: now, Workers: workers} }, zap.New(core), meter.At(prometheus.NewRegistry()))
+	began := time.Now()
+	for _, step := range []struct {
+		after time.Duration
+		a, b  string // why
+		says  string // "": no line is written
+	}{
+		{after: 0},
+		{after: 6 * time.Second, says: "SL0303: gpu-a, gpu-b: no connection to the KV events"},
+		{after: 8 * time.Second, a: "refused"},
+		{after: 10 * time.Second, a: "refused", b: "refused", says: "SL0303: gpu-a, gpu-b: no connection to the KV events: refused"},
+		{after: 12 * time.Second, a: "timeout", b: "refused"},
+		{after: 14 * time.Second},
+		{after: 3 * time.Minute, a: "refused", b: "refused"},
+	} {
+		workers[0].EventsError, workers[1].EventsError = Failure{Text: step.a}, Failure{Text: step.b}
+		w.List(began.Add(step.after))
+		got := ""
+		for _, line := range log.TakeAll() {
+			got += line.Message
+		}
+		if got != step.says {
+			t.Errorf("after %v: got the line %q, want %q", step.after, got, step.says)
+		}
+	}
+
+	w.there, w.said = map[string]causes{}, map[string]time.Time{}
+	workers[0].EventsError, workers[1].EventsError = Failure{}, Failure{}
+	w.List(began.Add(4 * time.Minute))
+	workers[0].EventsError.Text = "refused"
+	for _, after := range []time.Duration{2 * time.Second, logAgain, 2 * logAgain} {
+		w.List(began.Add(4*time.Minute + after))
+	}
+	if log.Len() != 2 || !strings.Contains(log.All()[1].Message, "refused (gpu-a)") {
+		t.Errorf("one cause of two: got %v, want a second line with it after a minute", log.All())
+	}
+}
+
 // TestSymptoms: failed, slow, undecided and refused requests are findings whatever the cause, and before any cause.
 func TestSymptoms(t *testing.T) {
 	now := time.Now()

@@ -2,7 +2,6 @@ package findings
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -22,8 +21,11 @@ type Watch struct {
 	mu    sync.Mutex
 	since map[string]time.Time // by key
 	said  map[string]time.Time // by key: the time of the last log line; it is kept until logAgain after the end
-	there map[string][]string  // by key: findings that were logged and have not ended, with the workers named then
+	there map[string]causes    // by key: of a finding that was logged and has not ended
 }
+
+// causes are the workers that the last log line of a finding named, and whether a line has told what each shows.
+type causes map[string]bool
 
 const (
 	lookPeriod = 2 * time.Second
@@ -32,7 +34,7 @@ const (
 
 // NewWatch returns a Watch; facts is called by several goroutines.
 func NewWatch(facts func(now time.Time) Facts, log *zap.Logger, of meter.Metrics) *Watch {
-	w := &Watch{facts: facts, log: log, since: map[string]time.Time{}, said: map[string]time.Time{}, there: map[string][]string{}}
+	w := &Watch{facts: facts, log: log, since: map[string]time.Time{}, said: map[string]time.Time{}, there: map[string]causes{}}
 	desc := meter.Desc("findings", "Findings of docs/doctor.md, as /problems lists them.", "code", "severity")
 	of.ReadAll(func(ch chan<- prometheus.Metric) {
 		count := map[[2]string]float64{}
@@ -90,7 +92,8 @@ func (w *Watch) lasting(now time.Time, list []Finding) []Finding {
 	return out
 }
 
-// write logs the errors and warnings that have begun, or have spread to further workers, and those that have ended.
+// write logs the errors and warnings that have begun, have spread to further workers, or whose cause has become known since the last line,
+// and those that have ended.
 func (w *Watch) write(now time.Time, list []Finding) {
 	there := make(map[string]bool, len(list))
 	for i := range list {
@@ -100,9 +103,14 @@ func (w *Watch) write(now time.Time, list []Finding) {
 		}
 		there[key] = true
 		before, logged := w.there[key]
-		known := func(worker string) bool { return slices.Contains(before, worker) }
+		more, explained, all, told := !logged, false, true, make(causes, len(f.Workers))
+		for k, worker := range f.Workers {
+			had, named := before[worker]
+			told[worker] = had || f.details[k] != ""
+			more, explained, all = more || !named, explained || named && !had && told[worker], all && told[worker]
+		}
 		last, said := w.said[key]
-		if more := len(slices.DeleteFunc(slices.Clone(f.Workers), known)) > 0; (!logged || more) && (!said || now.Sub(last) >= logAgain) {
+		if quiet := !said || now.Sub(last) >= logAgain; (more || explained) && quiet || explained && all {
 			write := w.log.Warn
 			if f.Severity == "error" {
 				write = w.log.Error
@@ -112,7 +120,7 @@ func (w *Watch) write(now time.Time, list []Finding) {
 				of = zap.Strings("workers", f.Workers)
 			}
 			write(f.Code+": "+f.What, zap.String("fix", f.Fix), zap.Time("since", f.Since), of)
-			w.said[key], w.there[key] = now, f.Workers
+			w.said[key], w.there[key] = now, told
 		}
 	}
 	for key, last := range w.said {
