@@ -107,7 +107,7 @@ func TestFleetFailures(t *testing.T) {
 	})
 	enter("503, once it is known")
 	part := shares(200)[refusing] / float64(len(fleet))
-	t.Logf("a worker that answers 503 and says that it is healthy gets %.1f %% of the requests after two seconds", 100*part)
+	t.Logf("a worker that answers 503 and says that it is healthy gets %.1f %% of the requests once it is known", 100*part)
 	if part > 0.01 {
 		t.Error("want 1 % at most")
 	}

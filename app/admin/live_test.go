@@ -78,7 +78,7 @@ func TestEvents(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("who has left is still written to, want an end in 20 s")
+			t.Fatal("got it still written to who has left, want an end")
 		}
 	}
 	c.step(now.Add(2 * time.Second))

@@ -118,7 +118,7 @@ func TestPlaneGap(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(2 * time.Minute); f.Stats().Batches < batches; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("got %+v, want !time.Now().After(deadline)", f.Stats())
+				t.Fatalf("got %+v, want %d batches", f.Stats(), batches)
 			}
 		}
 		return f.Stats()

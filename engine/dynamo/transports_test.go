@@ -65,7 +65,7 @@ func wait(t *testing.T, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("not within 20 s")
+			t.Fatal("got no end of the wait within two minutes")
 		}
 	}
 }
