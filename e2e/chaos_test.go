@@ -61,7 +61,7 @@ var faults = []fault{
 	{"Envoy killed", true, "held", (*chaos).killEnvoy},
 	{"Envoy stopped", false, "held", func(c *chaos) string {
 		return c.freeze(c.envoy.Signal) +
-			"failed: those without a connection within connect_timeout"
+			"those without a connection within connect_timeout fail"
 	}},
 	{"Envoy restarted hot", false, "held", (*chaos).hotRestart},
 	{"an image host that drips", false, "", (*chaos).drip},
@@ -146,7 +146,7 @@ func TestChaos(t *testing.T) {
 			all = slices.DeleteFunc(all, func(r attempt) bool { return hadBeenSent(r.reply) })
 			lost := sent - len(all)
 			if lost > 0 {
-				said += fmt.Sprintf("%d failed with it", lost)
+				said += fmt.Sprintf("%d more failed with it", lost)
 			}
 			if lost > max(4, c.rate/20) {
 				t.Errorf("%s: got %d requests failed with the worker, more than it can have had, want at most %d", f.name, lost, max(4, c.rate/20))
@@ -610,7 +610,7 @@ func (c *chaos) clocks() string {
 	r.command, r.keys = plain, keys
 	c.configure(r, c.workers)
 	c.restart(r.process)
-	return "one Sightline's and two workers'"
+	return "two workers', one Sightline's, started twice"
 }
 
 // clockOf gives a process's time in seconds, by the date of its answer.
@@ -682,7 +682,7 @@ func (c *chaos) fullLog() string {
 	r.command, r.keys = plain, keys
 	c.configure(r, c.workers)
 	c.restart(r.process)
-	return fmt.Sprintf("%.0f lines lost, all counted", lost)
+	return fmt.Sprintf("%.0f lines lost, all counted; Sightline started twice", lost)
 }
 
 // storm: one worker stores and evicts as fast as it can, by prompts that pass everybody else by.

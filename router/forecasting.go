@@ -305,7 +305,8 @@ func showForecasts(of meter.Metrics, r *Router) {
 	rate := meter.Desc("forecast_hit_rate",
 		"Share of prompt tokens that would be cached after a change of the fleet, by the last hour; today: as it is.", "model", "change")
 	needed := meter.Desc("workers_needed",
-		"Workers that would compute prompts for this share of the time, or within so many seconds on average.", "model", "busy", "first_token")
+		"Workers that would compute prompts for this share of the time, or begin answers within so many seconds on average.",
+		"model", "busy", "first_token")
 	removal := meter.Desc("worker_removal_cost_tokens",
 		"Prompt tokens that others would compute again, or not get to, if the worker left now.", "worker")
 	label := func(of float64) string {
