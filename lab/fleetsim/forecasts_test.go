@@ -27,8 +27,8 @@ func TestForecasts(t *testing.T) {
 		}
 	}
 	if all == "" {
-		check(*scenario(t, "images"), 0.7, refits)
-		check(*scenario(t, "chats"), 0.7, []refit{{cache: 1.2}, {workers: 1}, {host: 3}})
+		check(*scenario(t, "images"), 0.7, []refit{{cache: 0.5}, {cache: 2}, {workers: -2}, {double: true}, {host: 3}}) // a quarter of a minute
+		check(*scenario(t, "chats"), 0.7, []refit{{cache: 1.2}})
 		return
 	}
 	var list []Scenario

@@ -13,11 +13,10 @@ func TestLowerTiers(t *testing.T) {
 		return r.Name != "sightline" && r.Name != "tiers as GPU" && r.Name != "tiers unheard"
 	})
 	sc := scenario(t, "lower tiers")
-	for _, load := range []float64{0.7, 1.3} {
-		p := sc.compare(load, pickers)
-		mean, tail := p.best(meanOf), p.best(tailOf)
-		if mean > 0.65 || tail > 0.66 {
-			t.Errorf("at %v: got mean %.3f, p99 %.3f of the better one's, want two thirds", load, mean, tail)
-		}
+	const load = 0.7 // make sim plays more
+	p := sc.compare(load, pickers)
+	mean, tail := p.best(meanOf), p.best(tailOf)
+	if mean > 0.65 || tail > 0.66 {
+		t.Errorf("at %v: got mean %.3f, p99 %.3f of the better one's, want two thirds", load, mean, tail)
 	}
 }
