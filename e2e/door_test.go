@@ -75,12 +75,14 @@ func TestDeafClientKeepsNoPlace(t *testing.T) {
 	served := func() int32 { return w.workers[0].served.Load() + w.workers[1].served.Load() }
 	deafClient(t, strings.TrimPrefix(w.url, "http://"), deaf...)
 	eventually(t, "both workers have answered", func() bool { return w.workers[0].served.Load() > 0 && w.workers[1].served.Load() > 0 })
-	eventually(t, "others have a place", func() bool { r := w.post(body, nil); return r.status == 200 && r.id() != "" })
-	for i := range 20 {
-		if r := w.post(body, nil); r.status != 200 {
-			t.Fatalf("request %d of another client: status %d, %s, want 200", i, r.status, r.body)
+	eventually(t, "twenty in a row of others have a place", func() bool { // the deaf one's last requests are answered by then
+		for range 20 {
+			if r := w.post(body, nil); r.status != 200 || r.id() == "" {
+				return false
+			}
 		}
-	}
+		return true
+	})
 	t.Logf("%d requests served", served())
 }
 
