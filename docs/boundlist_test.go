@@ -270,7 +270,8 @@ var unbounded = map[string]string{
 		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.multiSearch.ends prompt/vision.multiSearch.next prompt/vision.settings.config prompt/vision.settings.image
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
 	"of the configuration": `engine.Media.keys media/fetch.Config.Signing router.serving.names app/serve.modelWatch.watched
-		app/serve.servedModels.renamed app/serve.reportedModels.done workers/discover.poolFollower.ports workers/discover.Objectives.priorities workers/discover.Objectives.exact app/serve.runningFinder.objectives
+		app/serve.servedModels.renamed app/serve.reportedModels.done workers/discover.poolFollower.ports workers/discover.Objectives.priorities
+		workers/discover.Objectives.exact app/serve.runningFinder.objectives
 		app/serve.sources.followers app/serve.sources.dynamo router/peers.Direct.lost`,
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds app/admin.Status.Releases
 		indexer.slotList.vacant app/serve.askingFinder.known app/serve.askingFinder.workers workers/discover.poolFollower.pods

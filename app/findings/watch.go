@@ -107,7 +107,9 @@ func (w *Watch) write(now time.Time, list []Finding) {
 		for k, worker := range f.Workers {
 			had, named := before[worker]
 			told[worker] = had || f.details[k] != ""
-			more, explained, all = more || !named, explained || named && !had && told[worker], all && told[worker]
+			more = more || !named
+			explained = explained || named && !had && told[worker]
+			all = all && told[worker]
 		}
 		last, said := w.said[key]
 		if quiet := !said || now.Sub(last) >= logAgain; (more || explained) && quiet || explained && all {

@@ -244,8 +244,8 @@ const mostWaiting = 4
 const queuesGrow = 0.6
 
 // firstToken returns the mean time in seconds until prompts are computed by n workers that are busy for a share of the time: their own, by
-// what would be cached, and the queue before them. That is as of one queue for all workers with the variance that the prompts have
-// (H. Sakasegawa, An approximation formula L_q ≃ αρ^β/(1-ρ), 1977), times what today's queues are of it. +Inf: they would not keep up.
+// what would be cached, and that of the queue before them. A queue is taken to be that of all workers together, with the prompts' variance
+// (Sakasegawa, An approximation formula L_q ≃ αρ^β/(1-ρ), 1977), times what today's queues are of it. +Inf: they would not keep up.
 func (f *Forecast) firstToken(p, today *Point, n int, busy, all float64) float64 {
 	s := &f.span
 	switch {
