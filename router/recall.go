@@ -174,10 +174,17 @@ func (r *recalled) tokensOf(steps []learned.Step, from, to int) float64 {
 	return r.scale*r.size.Tokens(steps[from:known]) + r.size.Tokens(steps[known:to])
 }
 
-// least returns how many tokens the prompt nearly always has: languages differ by half in tokens for each byte, and other media by more.
+// least returns how many tokens the prompt nearly always has: languages differ by half in tokens for each byte, and images by no more.
+// Audio, video and files that were not seen before may be any number.
 func (r *recalled) least() float64 {
 	known := r.tokensOf(r.path.Steps, 0, r.Steps)
-	return known + (r.tokensOf(r.path.Steps, 0, len(r.path.Steps))-known)/2
+	rest := r.tokensOf(r.path.Steps, 0, len(r.path.Steps)) - known
+	for _, md := range r.path.Media {
+		if md.Other && md.Step >= r.Steps && r.path.Steps[md.Step].Bytes == 0 {
+			rest -= r.size.PerMedium
+		}
+	}
+	return known + rest/2
 }
 
 // blocksOf returns about how many blocks of a size the first steps of the request's path are; 0 if memory knows them: then the index says

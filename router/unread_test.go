@@ -142,6 +142,22 @@ func BenchmarkDecideAVIF(b *testing.B) {
 	b.ReportMetric(float64(took[1])/float64(took[0]), "×PNG")
 }
 
+// Of a prompt with audio that was not seen before, no more is predicted on its way than its text may be: how long the audio is, nobody
+// knows.
+func TestUnreadAudioOnItsWay(t *testing.T) {
+	w := newWorld(t, 1)
+	w.withoutFiles(nil)
+	system := text(100, 1)
+	ask := func(question int) Decision {
+		return w.decide(fmt.Sprintf(`{"model":"m","messages":[{"role":"system","content":%q},{"role":"user","content":[`+
+			`{"type":"audio_url","audio_url":{"url":"data:audio/wav;base64,UklGRg=="}},{"type":"text","text":"%d?"}]}]}`, system, question))
+	}
+	ask(1)
+	if d, most := ask(2), len(system)/bytesPerToken; d.Reason != Predicted || d.CachedTokens == 0 || d.CachedTokens > most {
+		t.Errorf("behind the same audio: got %d tokens, %s, want 1 to %d, predicted", d.CachedTokens, d.Reason, most)
+	}
+}
+
 // What no rule reads is encoded once: a medium is known again behind other texts, and a request that goes on like another one follows it,
 // even if only their common beginning is remembered.
 func TestUnreadMediaOnTheirWay(t *testing.T) {

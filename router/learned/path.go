@@ -43,8 +43,9 @@ func (p *Path) Reset() { *p = Path{Steps: p.Steps[:0], Media: p.Media[:0]} }
 
 // MediaStep is a content part that is no text.
 type MediaStep struct {
-	ID   uint64 // of the part alone: equal wherever it stands
-	Step int    // index in Steps
+	ID    uint64 // of the part alone: equal wherever it stands
+	Step  int    // index in Steps
+	Other bool   // audio, video or a file: it may become fewer tokens than any image
 }
 
 // Step ends with some bytes of a request. Its number is of everything up to there.
@@ -358,7 +359,7 @@ func (w *walk) medium(p *body.Part) {
 	own := w.alone(p)
 	w.putNumber(own)
 	if len(w.p.Steps) < MaxSteps {
-		w.p.Media = append(w.p.Media, MediaStep{own[0], len(w.p.Steps)})
+		w.p.Media = append(w.p.Media, MediaStep{own[0], len(w.p.Steps), !isImage(p)})
 	}
 	w.bytes = w.pixels(p)
 	w.step(kindMedia)
@@ -383,7 +384,7 @@ func (w *walk) putNumber(number [2]uint64) {
 
 // pixels returns how many pixels the image has that a part brings with it; 0: it has none.
 func (w *walk) pixels(p *body.Part) int {
-	if !strings.Contains(p.Type, "image") {
+	if !isImage(p) {
 		return 0
 	}
 	for _, v := range p.Fields {
@@ -397,6 +398,8 @@ func (w *walk) pixels(p *body.Part) int {
 	}
 	return 0
 }
+
+func isImage(p *body.Part) bool { return strings.Contains(p.Type, "image") }
 
 // IsMedium reports whether a part holds a medium, such as image_url, input_audio and document.
 func IsMedium(p *body.Part) bool {
