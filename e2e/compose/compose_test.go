@@ -85,7 +85,7 @@ func (s setup) wantDecided() {
 	s.Helper()
 	s.eventually("a decision", func() bool {
 		s.ask("anybody there?")
-		return strings.Contains(get(s.sightline+"/metrics"), "sightline_decisions_total{")
+		return len(gjson.Parse(get(s.sightline+"/decisions")).Array()) > 0
 	})
 }
 
