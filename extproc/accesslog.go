@@ -90,6 +90,7 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 		o.Phase, o.Code = router.Ended, code
 		details := e.GetResponse().GetResponseCodeDetails()
 		o.Answered = details == "via_upstream"
+		o.Retried = common.GetUpstreamRequestAttemptCount() > 1
 		o.Denied = o.Addr != "" && strings.HasPrefix(details, "rbac_access_denied") // with an address: not by a filter before the choice
 		o.Cut, o.Fault = brokeOff(common.GetResponseFlags()), flagsOf(common.GetResponseFlags())
 		o.FirstByte = common.GetTimeToFirstUpstreamRxByte().AsDuration()

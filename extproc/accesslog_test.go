@@ -82,6 +82,14 @@ func TestAccessLog(t *testing.T) {
 		e.CommonProperties.ResponseFlags = flags
 		return e
 	}
+	attempts := func(e *accessv3.HTTPAccessLogEntry, n uint32) *accessv3.HTTPAccessLogEntry {
+		e.CommonProperties.UpstreamRequestAttemptCount = n
+		return e
+	}
+	retried := func(o router.Outcome) router.Outcome {
+		o.Retried = true
+		return o
+	}
 	failed := func(fault string) router.Outcome {
 		return router.Outcome{ID: "A", Phase: router.Failed, Addr: "10.0.0.1:8000", Fault: fault, Source: 1, CachedTokens: -1, PromptTokens: -1}
 	}
@@ -119,6 +127,10 @@ func TestAccessLog(t *testing.T) {
 		{"retry", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ready, "A", "10.0.0.2", 0),
 			entry(ended, "A", "10.0.0.2", 200)},
 			[]router.Outcome{started(one), started(two), over(two, 200, -1, -1)}},
+		{"Envoy counts the attempts", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", "10.0.0.2", 0),
+			attempts(entry(ended, "A", "10.0.0.2", 200), 2)},
+			[]router.Outcome{started(two), retried(over(two, 200, -1, -1))}},
+		{"one attempt", []*accessv3.HTTPAccessLogEntry{attempts(entry(ended, "A", worker, 200), 1)}, []router.Outcome{over(one, 200, -1, -1)}},
 		{"no connection, retry", []*accessv3.HTTPAccessLogEntry{flagged("A", &accessv3.ResponseFlags{UpstreamConnectionFailure: true}),
 			entry(ready, "A", "10.0.0.2", 0), entry(ended, "A", "10.0.0.2", 200)},
 			[]router.Outcome{failed("connect"), started(two), over(two, 200, -1, -1)}},

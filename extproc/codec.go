@@ -200,9 +200,10 @@ type wanted map[protowire.Number]wanted
 
 // wantedOfLog is what logEntry reads of a StreamAccessLogsMessage.
 var wantedOfLog = wanted{2: {1: { // http_logs.log_entry
-	1: {9: nil, 13: nil, 16: nil, 17: {2: nil}, 33: nil}, // common_properties: first byte, worker, flags, typed metadata, type
-	3: {13: nil},                                         // request: headers
-	4: {1: nil, 6: nil},                                  // response: code and its details
+	// common_properties: first byte, worker, flags, typed metadata, attempts, type
+	1: {9: nil, 13: nil, 16: nil, 17: {2: nil}, 24: nil, 33: nil},
+	3: {13: nil},        // request: headers
+	4: {1: nil, 6: nil}, // response: code and its details
 }}}
 
 // filter appends the wanted fields of an encoded message. It returns false for what is no message.

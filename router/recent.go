@@ -49,6 +49,7 @@ type Recent struct {
 	Order        *Order           `json:"order,omitempty"`        // when it is due at its worker
 	Took         time.Duration    `json:"took_ns"`                // to decide
 	Used         string           `json:"used,omitempty"`         // ip:port that Envoy reported
+	Retried      bool             `json:"retried,omitempty"`      // Envoy tried more than one worker; known at the end
 	Code         int              `json:"code,omitempty"`         // HTTP status at the end
 	Reported     int              `json:"reported_cached_tokens"` // by the engine; -1: not reported
 	FirstByte    time.Duration    `json:"first_byte_ns,omitempty"`
@@ -156,6 +157,7 @@ func (r *recent) observe(o Outcome) {
 	}
 	if ok && o.Phase == Ended {
 		e.Code, e.FirstByte, e.Reported, e.OutputTokens, e.Flags = o.Code, o.FirstByte, o.CachedTokens, o.OutputTokens, o.Fault
+		e.Retried = o.Retried
 		e.Lasted = max(1, time.Since(e.At))
 	}
 }

@@ -161,6 +161,8 @@ type Outcome struct {
 	Denied   bool // Envoy lets no request through to the worker's address
 	// Cut: the answer began and did not reach its end, since the client left or a connection broke. The worker may have computed nothing.
 	Cut bool
+	// Retried: Envoy tried more than one worker, since others failed; Ended only.
+	Retried bool
 	// Fault is why an attempt Failed: connect, reset, protocol or timeout. Of an Ended request it has Envoy's response flags, such as UT.
 	Fault string
 	// Source is the access log connection that reported this (with Lost: the one that has ended, or a log stream over it); 0: the

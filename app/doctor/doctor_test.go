@@ -121,7 +121,7 @@ func well() *fleet {
 // decided returns a typical decision, modified by change.
 func decided(change func(d *router.Recent)) router.Recent {
 	d := router.Recent{Model: lab.ModelName, Worker: "a", Addr: "10.0.0.5:8000", Used: "10.0.0.5:8000", Reason: router.Exact,
-		PromptTokens: 160, CachedTokens: 144, Reported: 144, Code: 200}
+		PromptTokens: 160, CachedTokens: 144, Reported: 144, Code: 200, Lasted: time.Second}
 	change(&d)
 	return d
 }

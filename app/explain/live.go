@@ -98,7 +98,8 @@ func Print(w io.Writer, e *admin.Explained) error {
 		table(w, e)
 	}
 	if e.Used != "" || e.Code != 0 {
-		line("went to", "%s%s", cmp.Or(e.Used, "no worker"), map[bool]string{true: ", the first choice"}[e.Used == e.Addr])
+		line("went to", "%s%s%s", cmp.Or(e.Used, "no worker"), map[bool]string{true: ", the first choice"}[e.Used == e.Addr],
+			map[bool]string{true: ", after an attempt that failed"}[e.Retried])
 		line("ended", "status %d, first byte after %s", e.Code, e.FirstByte.Round(time.Millisecond))
 		line("cached", "%s", reported(e))
 		if e.Account != nil {

@@ -46,7 +46,7 @@ func (f *Facts) ofChoices(l *list) {
 		d := &f.Last[i]
 		if d.Used != "" && d.Addr != "" && d.Arm != report.Unsteered { // not beyond the share of enforce
 			went++
-			if d.Used != d.Addr {
+			if d.Used != d.Addr && d.Lasted > 0 && !d.Retried { // while it lasts, nobody says whether it was tried elsewhere before
 				elsewhere, at = elsewhere+1, fmt.Sprintf("%s instead of %s", d.Used, d.Addr)
 			}
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/account"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/workers/fleet"
 	"github.com/sightline-router/sightline/workers/probe"
 )
@@ -96,7 +97,7 @@ func TestFindings(t *testing.T) {
 			"error", "replay: refused"},
 		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.PrefixCaching,
 			Verdict: probe.Configuration, Detail: "off"}}}}}, "SL0102", "error", "gpu-1: not as configured (prefix caching): off"},
-		{Facts{Last: slices.Repeat([]router.Recent{{Used: "b", Addr: "a", Worker: "gpu-1"}}, 4)}, "SL0408", "error",
+		{Facts{Last: slices.Repeat([]router.Recent{{Used: "b", Addr: "a", Worker: "gpu-1", Lasted: 1}}, 4)}, "SL0408", "error",
 			"4 of the last 4 requests went elsewhere than chosen, such as b instead of a"},
 		{Facts{Lost: 7}, "SL0503", "warning", "7 blocks had no room in the index"},
 		{Facts{NATSRefused: 7}, "SL0601", "warning", "denied Sightline or an agent access 7 times"},
@@ -454,6 +455,30 @@ func TestKnownCause(t *testing.T) {
 		c.change(&f)
 		got := ""
 		for _, p := range f.All() {
+			got += p.Code
+		}
+		if got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestElsewhere: a request that another worker got since the chosen one failed did not go elsewhere than chosen.
+func TestElsewhere(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(d *router.Recent)
+		want   string
+	}{
+		"chosen a, went to b":         {func(*router.Recent) {}, "SL0408"},
+		"a failed":                    {func(d *router.Recent) { d.Retried = true }, ""},
+		"it lasts: a may have failed": {func(d *router.Recent) { d.Lasted = 0 }, ""},
+		"not steered":                 {func(d *router.Recent) { d.Arm = report.Unsteered }, ""},
+		"went to a":                   {func(d *router.Recent) { d.Used = d.Addr }, ""},
+	} {
+		d := router.Recent{Used: "b", Addr: "a", Worker: "gpu-1", Lasted: time.Second}
+		c.change(&d)
+		got := ""
+		for _, p := range (&Facts{Last: slices.Repeat([]router.Recent{d}, 20)}).All() {
 			got += p.Code
 		}
 		if got != c.want {

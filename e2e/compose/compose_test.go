@@ -162,6 +162,9 @@ func TestCompose(t *testing.T) {
 	for i := range 20 {
 		s.ask(fmt.Sprint("two", i))
 	}
+	if list := get(s.sightline + "/problems"); strings.Contains(list, "SL0408") {
+		s.Errorf("worker-2 is gone: got problems %s, want nothing of SL0408: what it failed was tried again elsewhere", list)
+	}
 	s.eventually("worker-2 has left", func() bool { return !strings.Contains(get(s.sightline+"/workers"), `"worker-2"`) })
 	s.wantHits("second")
 

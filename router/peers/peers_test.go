@@ -437,6 +437,8 @@ func TestWire(t *testing.T) {
 		m = appendShared(m, e.(*router.SharedBooking))
 	}
 	report, asks := all[4].(router.Outcome), all[9].(heldRequest)
+	report.Retried = true
+	all[4] = report
 	m = appendState(appendReport(m, &report), all[5].([]router.SharedBooking), true)
 	k, secret := all[6].(key), all[8].([block.SecretBytes]byte)
 	m = appendNumber(append(binary.LittleEndian.AppendUint64(append(m, kindKey), k.id), k.flags), int(k.age.Milliseconds()))

@@ -66,6 +66,7 @@ const (
 	flagMoved    = 4
 	flagAnswered = 1
 	flagCut      = 2
+	flagRetried  = 4
 	flagWhole    = 1 // of a state: it has all open bookings
 	flagAnswer   = 1 // of a step
 	flagMedia    = 2
@@ -201,6 +202,9 @@ func appendReport(b []byte, o *router.Outcome) []byte {
 	if o.Cut {
 		flags |= flagCut
 	}
+	if o.Retried {
+		flags |= flagRetried
+	}
 	b = append(appendNumber(b, o.Code), flags)
 	for _, n := range []int{int(o.FirstByte), o.CachedTokens + 1, o.PromptTokens + 1, o.OutputTokens} {
 		b = appendNumber(b, n)
@@ -264,7 +268,7 @@ func (r *reader) state() (open []router.SharedBooking, flags byte) {
 func (r *reader) report() (o router.Outcome) {
 	o.ID, o.Phase, o.Addr, o.Fault, o.Source, o.Code = r.text(), router.Phase(r.Byte()), r.text(), r.text(), r.Word(), r.number()
 	flags := r.Byte()
-	o.Answered, o.Cut = flags&flagAnswered != 0, flags&flagCut != 0
+	o.Answered, o.Cut, o.Retried = flags&flagAnswered != 0, flags&flagCut != 0, flags&flagRetried != 0
 	o.FirstByte, o.CachedTokens, o.PromptTokens, o.OutputTokens = time.Duration(r.number()), r.number()-1, r.number()-1, r.number()
 	return o
 }
