@@ -109,7 +109,7 @@ func help(o kong.HelpOptions, ctx *kong.Context) error {
 		if of[name] == nil {
 			groups = append(groups, name)
 		}
-		of[name] = append(of[name], fmt.Sprintf("%-15s%s", strings.TrimPrefix(c.FullPath(), ctx.Model.Name+" "), c.Help))
+		of[name] = append(of[name], fmt.Sprintf("%-16s%s", strings.TrimPrefix(c.FullPath(), ctx.Model.Name+" "), c.Help))
 	}
 	fmt.Fprintf(ctx.Stdout, "Usage: %s COMMAND [flags]; COMMAND --help tells more\n\n%s\n\n", ctx.Model.Name, ctx.Model.Help)
 	for _, name := range groups {

@@ -31,7 +31,7 @@ type cli struct {
 	Problems    problemsCmd    `cmd:"" group:"Look" help:"What is wrong now, and what to do; what a code means."`
 	Doctor      doctorCmd      `cmd:"" group:"Find" help:"Find whatever prevents cache hits."`
 	Explain     explainCmd     `cmd:"" group:"Find" help:"How requests are read, or where they go and why."`
-	Report      reportCmd      `cmd:"" group:"Find" help:"What prompts lost; what steering or another worker brings."`
+	Report      reportCmd      `cmd:"" group:"Find" help:"What prompts lost; what steering or more workers bring."`
 	Bundle      bundleCmd      `cmd:"" group:"Find" help:"Write a tar.gz for a bug report, without secrets."`
 	Cordon      cordonCmd      `cmd:"" group:"Move" help:"Send a worker only what it alone holds."`
 	Drain       drainCmd       `cmd:"" group:"Move" help:"Send it nothing more, and wait until it is empty."`

