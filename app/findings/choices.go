@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/account"
@@ -147,9 +148,10 @@ func (f *Facts) ofDepartures(l *list) {
 // ofCaches adds workers whose cache is too small for what they compute: it is evicted before it is asked for again.
 func (f *Facts) ofCaches(l *list) {
 	type cache struct {
-		model                          string
-		size, held, computed, requests int
-		unknown                        bool
+		model                                string
+		size, held, room, computed, requests int
+		since                                time.Time // before it, its cache may have been another
+		unknown                              bool
 	}
 	caches, others := map[string]*cache{}, map[string][]int{}
 	for i := range f.Workers { // or ranks
@@ -159,13 +161,16 @@ func (f *Facts) ofCaches(l *list) {
 			c = &cache{model: w.Model}
 			caches[w.Addr] = c
 		}
-		c.size, c.held = w.BlockSize, c.held+w.Blocks*w.BlockSize
+		c.size, c.held, c.room = w.BlockSize, c.held+w.Blocks*w.BlockSize, c.room+w.CacheTokens
+		if c.since.Before(w.BehindAt) {
+			c.since = w.BehindAt
+		}
 		c.unknown = c.unknown || w.Events != "live" || w.Partial || w.UpperBound != "" || w.BlockSize == 0 || w.Blocks == 0
 	}
 	for i := range f.Recent {
 		r := &f.Recent[i]
 		c := caches[r.Used]
-		if c == nil || c.unknown || r.Code != http.StatusOK || f.Now.Sub(r.At) > recentAge || r.Reported < 0 && r.Memory {
+		if c == nil || c.unknown || r.Code != http.StatusOK || f.Now.Sub(r.At) > recentAge || r.At.Before(c.since) || r.Reported < 0 && r.Memory {
 			continue
 		}
 		cached := r.Reported
@@ -176,6 +181,7 @@ func (f *Facts) ofCaches(l *list) {
 		c.requests++
 	}
 	for _, c := range caches {
+		c.held = max(c.held, c.room)
 		if !c.unknown {
 			others[c.model] = append(others[c.model], c.held)
 		}

@@ -498,20 +498,28 @@ func TestSmallCache(t *testing.T) {
 		return slices.Repeat([]router.Recent{{At: now, Used: "a", Addr: "a", Worker: "a", Model: "m", Code: 200, PromptTokens: prompt,
 			CachedTokens: cached, Reported: cached}}, n)
 	}
+	none := func(*Worker) {}
 	for name, c := range map[string]struct {
 		held, others int
 		recent       []router.Recent
 		want         bool
+		change       func(w *Worker)
 	}{
-		"tiny":                    {20, 20, done(10, 400, 0), true},
-		"as large as others":      {100, 100, done(10, 400, 0), false},
-		"much smaller than those": {100, 1000, done(10, 400, 0), true},
-		"found what it held":      {20, 20, done(10, 400, 384), false},
-		"short prompts":           {1, 1, done(500, 12, 0), false},
-		"two requests":            {20, 20, done(2, 8000, 0), false},
-		"it holds what came":      {250, 1000, done(10, 400, 0), false},
+		"tiny":                    {20, 20, done(10, 400, 0), true, none},
+		"as large as others":      {100, 100, done(10, 400, 0), false, none},
+		"much smaller than those": {100, 1000, done(10, 400, 0), true, none},
+		"found what it held":      {20, 20, done(10, 400, 384), false, none},
+		"short prompts":           {1, 1, done(500, 12, 0), false, none},
+		"two requests":            {20, 20, done(2, 8000, 0), false, none},
+		"it has just restarted":   {20, 1000, done(10, 400, 0), false, func(w *Worker) { w.BehindAt = now.Add(time.Second) }},
+		"restarted before that":   {20, 1000, done(10, 400, 0), true, func(w *Worker) { w.BehindAt = now.Add(-time.Second) }},
+		"it was emptied":          {20, 1000, done(10, 400, 0), false, func(w *Worker) { w.CacheTokens = 16000 }},
+		"it says that it is tiny": {20, 1000, done(10, 400, 0), true, func(w *Worker) { w.CacheTokens = 480 }},
+		"it holds what came":      {250, 1000, done(10, 400, 0), false, none},
 	} {
-		f := Facts{Now: now, Workers: []Worker{worker("a", c.held), worker("b", c.others), worker("c", c.others)}, Recent: c.recent}
+		one := worker("a", c.held)
+		c.change(&one)
+		f := Facts{Now: now, Workers: []Worker{one, worker("b", c.others), worker("c", c.others)}, Recent: c.recent}
 		list := f.All()
 		got := len(list) == 1 && list[0].Code == "SL0503" && slices.Equal(list[0].Workers, []string{"a"})
 		if got != c.want || !got && len(list) > 0 {

@@ -19,9 +19,10 @@ type Worker struct {
 	Release     string      `json:"release,omitempty"` // the engine and its release, such as vllm 0.32.0, as it tells; "": it has not
 	Rank        int         `json:"rank"`              // -1: none
 	Blocks      int         `json:"blocks_held"`
-	Partial     bool        `json:"partial"`               // some of its blocks are not known here
-	UpperBound  string      `json:"upper_bound,omitempty"` // why a hit may find less than the blocks that it holds; "": it will not
-	LowerBound  string      `json:"lower_bound,omitempty"` // why a hit may find more, though nothing was lost; "": it will not
+	CacheTokens int         `json:"cache_tokens,omitempty"` // that its KV cache has room for, as it says; 0: it does not
+	Partial     bool        `json:"partial"`                // some of its blocks are not known here
+	UpperBound  string      `json:"upper_bound,omitempty"`  // why a hit may find less than the blocks that it holds; "": it will not
+	LowerBound  string      `json:"lower_bound,omitempty"`  // why a hit may find more, though nothing was lost; "": it will not
 	Inflight    int         `json:"in_flight"`
 	Backlog     float64     `json:"backlog_tokens"`
 	Report      *LoadReport `json:"told,omitempty"`        // nil: no current load report

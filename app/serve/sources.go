@@ -194,6 +194,9 @@ func (s *sources) rows(ix *indexer.Index) (rows []findings.Worker) {
 				r.Report.Usage = &usage
 			}
 		}
+		if ix.OneGroup(f.ID) { // else a block of its memory is not one of a prompt
+			r.CacheTokens = f.CacheTokens()
+		}
 		if f.Feed != nil {
 			st := f.Feed.Stats()
 			r.SameEvents = shared[f.Feed]
