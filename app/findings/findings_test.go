@@ -284,6 +284,38 @@ func TestLogged(t *testing.T) {
 	}
 }
 
+// TestComesAndGoes: while a finding comes and goes, the log says once in a minute that it is there, and never that it is over.
+func TestComesAndGoes(t *testing.T) {
+	core, log := observer.New(zap.InfoLevel)
+	lost := 7
+	w := NewWatch(func(now time.Time) Facts { return Facts{Now: now, Lost: uint64(lost)} }, zap.New(core), meter.At(prometheus.NewRegistry()))
+	began := time.Now()
+	for _, step := range []struct {
+		after time.Duration
+		lost  int
+		says  string // "": no line is written
+	}{
+		{after: 0, lost: 7, says: "SL0503: 7 blocks had no room in the index"},
+		{after: 10 * time.Second},
+		{after: 20 * time.Second, lost: 8},
+		{after: 50 * time.Second},
+		{after: 61 * time.Second, says: "SL0503: no more"},
+		{after: 63 * time.Second, lost: 9, says: "SL0503: 9 blocks had no room in the index"},
+		{after: 130 * time.Second, lost: 9},
+		{after: 132 * time.Second, says: "SL0503: no more"},
+	} {
+		lost = step.lost
+		w.List(began.Add(step.after))
+		got := ""
+		for _, line := range log.TakeAll() {
+			got += line.Message
+		}
+		if got != step.says {
+			t.Errorf("after %v: got the line %q, want %q", step.after, got, step.says)
+		}
+	}
+}
+
 // TestCauseIsLogged: a line is written again, once, when the cause of what it says becomes known: at once if those of all its workers are,
 // else a minute after the last line.
 func TestCauseIsLogged(t *testing.T) {

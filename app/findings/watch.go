@@ -20,7 +20,7 @@ type Watch struct {
 
 	mu    sync.Mutex
 	since map[string]time.Time // by key
-	said  map[string]time.Time // by key: the time of the last log line; it is kept until logAgain after the end
+	said  map[string]time.Time // by key: the time of the last line that says that it is there
 	there map[string]causes    // by key: of a finding that was logged and has not ended
 }
 
@@ -29,7 +29,7 @@ type causes map[string]bool
 
 const (
 	lookPeriod = 2 * time.Second
-	logAgain   = time.Minute // a finding that comes and goes is logged once in this time
+	logAgain   = time.Minute // between two lines about one finding: while it comes and goes, the log says that it is there
 )
 
 // NewWatch returns a Watch; facts is called by several goroutines.
@@ -93,7 +93,8 @@ func (w *Watch) lasting(now time.Time, list []Finding) []Finding {
 }
 
 // write logs the errors and warnings that have begun, have spread to further workers, or whose cause has become known since the last line,
-// and those that have ended.
+// and those that have ended, a minute after their line at the earliest: the last line about one that comes and goes does not say that it
+// is over.
 func (w *Watch) write(now time.Time, list []Finding) {
 	there := make(map[string]bool, len(list))
 	for i := range list {
@@ -128,11 +129,11 @@ func (w *Watch) write(now time.Time, list []Finding) {
 	for key, last := range w.said {
 		_, logged := w.there[key]
 		switch {
-		case there[key]:
+		case there[key] || now.Sub(last) < logAgain: // it may come again
 		case logged:
 			w.log.Info(key[:len("SL0000")]+": no more", zap.String("what", key[len("SL0000 "):]))
 			delete(w.there, key)
-		case now.Sub(last) >= logAgain:
+		default:
 			delete(w.said, key)
 		}
 	}
