@@ -21,15 +21,15 @@ const (
 const (
 	spanLength = 5 * time.Minute
 	spansKept  = 288
-	spansBytes = spansKept * (buckets*4 + 100)
+	spansBytes = spansKept * (2*buckets*4 + 100)
 )
 
 // span is what is known of a time: prompt tokens, by the size that all caches would need to have had them. Blocks, not shares of today's
-// caches: caches that are filling seem smaller than they are, and fleets grow and shrink.
+// caches: caches that are filling seem smaller than they are, and fleets grow and shrink. By two, if two workers had one cache.
 type span struct {
 	number           int64 // since 1970
-	by               [buckets]float32
-	all              float64 // of requests of which blocks are known; what is in no bucket was never seen, or load had it sent elsewhere
+	by, two          [buckets]float32
+	all              float64 // of requests whose blocks are known; what is in no bucket was never seen, or load had it sent elsewhere
 	known, told      float64 // tokens whose blocks are known; of all requests
 	measured, cached float64 // of requests whose worker is known to have had so many
 	capacity         float64 // tokens that the workers could have computed
@@ -65,30 +65,36 @@ func (r *spans) of(window time.Duration, now time.Time) (sum span) {
 		}
 		for i, n := range s.by {
 			sum.by[i] += n
+			sum.two[i] += s.two[i]
 		}
 	}
 	return sum
 }
 
-// add counts tokens that caches of so many blocks in all would have had.
-func (s *span) add(blocks, tokens float64) {
+// add counts tokens that caches of so many blocks in all would have had: each worker for itself, and two as one.
+func (s *span) add(blocks, two, tokens float64) {
 	s.all += tokens
+	count(&s.by, blocks, tokens)
+	count(&s.two, two, tokens)
+}
+
+func count(by *[buckets]float32, blocks, tokens float64) {
 	if !math.IsInf(blocks, 1) {
-		s.by[min(buckets-1, max(0, int(math.Floor(bucket(blocks)))))] += float32(tokens)
+		by[min(buckets-1, max(0, int(math.Floor(bucket(blocks)))))] += float32(tokens)
 	}
 }
 
 // bucket is a size's position among the buckets.
 func bucket(blocks float64) float64 { return (math.Log2(blocks)-smallest)*perDoubling + 1 }
 
-// below returns the share of the tokens that caches of so many blocks in all would have had.
-func (s *span) below(blocks float64) (share float64) {
+// below returns the share of the tokens that caches of so many blocks in all would have had, if each had what goes to so many of today's.
+func (s *span) below(blocks, each float64) (share float64) {
 	if s.all == 0 {
 		return 0
 	}
-	x := bucket(blocks)
-	for b, n := range s.by {
-		share += float64(n) * min(1, max(0, x-float64(b)))
+	x, two := bucket(blocks), min(1, max(0, each-1))
+	for b := range s.by {
+		share += ((1-two)*float64(s.by[b]) + two*float64(s.two[b])) * min(1, max(0, x-float64(b)))
 	}
 	return share / s.all
 }
@@ -176,7 +182,7 @@ func (m *Forecaster) Forecast(window time.Duration, now time.Time) Forecast {
 // With returns what a number of workers would bring whose caches are as large as so many times today's.
 func (f *Forecast) With(size float64, workers int) Point {
 	s := &f.span
-	at := s.below(float64(f.Blocks))
+	at := s.below(float64(f.Blocks), 1)
 	today := at
 	if s.measured > 0 {
 		today = s.cached / s.measured
@@ -184,7 +190,7 @@ func (f *Forecast) With(size float64, workers int) Point {
 	share := float64(workers) / float64(f.Workers)
 	p := Point{Size: size * share, HitRate: today}
 	if p.Size != 1 {
-		p.HitRate = min(1, max(0, s.below(p.Size*float64(f.Blocks))+today-at))
+		p.HitRate = min(1, max(0, s.below(p.Size*float64(f.Blocks), 1/share)+today-at))
 	}
 	if s.capacity > 0 {
 		p.Busy = s.all * (1 - p.HitRate) / s.capacity / share

@@ -6,10 +6,14 @@
 //	         ─▶ its blocks are used ─▶ stacks, of sampled blocks (stack.go)
 //	end      ─▶ its blocks are used, its answer takes room; what the engine counted as cached
 //
-// Blocks are sampled by their hash (C. Waldspurger and others, Efficient MRC construction with SHARDS, FAST 2015). What a worker never had
-// counts with the depth at the worker that had it last: if that one has evicted it, a larger cache there would have been chosen; if it has
-// it and another worker was chosen, load was the reason, which no cache changes. The shares are moved by the difference between what
-// engines count today and what the histogram says of today's size, which absorbs how they evict.
+// Blocks are sampled by their hash (C. Waldspurger and others, Efficient MRC construction with SHARDS, FAST 2015). What the chosen worker
+// does not have counts with the depth at the worker that had it last, if that is less: if that one has evicted it, a larger cache there
+// would have been chosen; if it has it and another worker was chosen, load was the reason, which no cache changes. What one worker has
+// evicted and another computes again is from then on in that one's stack alone, as larger caches would have it once. The shares are moved
+// by the difference between what engines count today and what the histogram says of today's size, which absorbs how they evict.
+//
+// Two of today's workers would share one cache if there were half as many. So a second histogram has depths in two stacks: where
+// few long conversations fill a cache, one worker has more of them than another, and two together seldom have twice as many as one.
 //
 // With smaller caches or fewer workers more is computed, which takes longer, fills caches with what is in flight and makes requests wait
 // while others evict what they would have found. From some load on that feeds itself, and no depth tells where it ends: such points are
@@ -75,13 +79,14 @@ type Cache struct {
 }
 
 const (
-	maxQueue  = 4096 // decisions and ends that wait for Settle
-	maxEnds   = 1 << 14
-	endBytes  = 2 * 42 * maxEnds
-	maxNeeds  = 64 // that one request is told
-	lastBytes = 42 // an entry of Forecaster.last
-	reach     = 5  // a stack keeps what a cache of this many times the size would hold
-	freshPart = 64 // of the cache: blocks used that shortly ago keep their place
+	maxQueue   = 4096 // decisions and ends that wait for Settle
+	maxEnds    = 1 << 14
+	endBytes   = 2 * 42 * maxEnds
+	maxNeeds   = 64 // that one request is told
+	lastBytes  = 42 // an entry of Forecaster.last
+	reach      = 5  // a stack keeps what a cache of this many times the size would hold
+	someOthers = 4  // that a slot is compared with
+	freshPart  = 64 // of the cache: blocks used that shortly ago keep their place
 
 	longestAnswer = 1 << 17 // blocks: what engines say of answers and caches is believed up to it, as each block takes time
 )
@@ -127,12 +132,24 @@ type slot struct {
 	leaves bool
 	tokens int     // of a block
 	rate   float64 // Cache.Rate
+	others []*slot // some, of which one would share its cache if there were half as many
+}
+
+// needs returns how large the cache would have to be for what has a depth, in sizes of its own; +Inf: its size is not known.
+func (s *slot) needs(depth int) float64 {
+	return (float64(depth) + 0.5) * float64(int(1)<<s.shift) / float64(s.size)
 }
 
 // found is a sampled block of a prompt: its place, and the size of a cache that would hold it, in sizes of today's.
 type found struct {
-	at    int
-	needs float64 // +Inf: it was not seen before
+	at int
+	needs
+}
+
+// needs are of a block with all before it; +Inf: it was not seen before.
+type needs struct {
+	own float64
+	two float64 // of each of two caches, if one of their size had what goes to both
 }
 
 // New returns a forecast that takes at most a number of bytes, of which about 2 MB do not depend on traffic.
@@ -161,7 +178,7 @@ func (m *Forecaster) Resize(caches []Cache, at time.Time) {
 	}
 	m.reuse.fade(at.Sub(m.resized))
 	m.resized = at
-	old := m.slots
+	old, known := m.slots, make([]*slot, 0, len(caches))
 	m.slots, m.held, m.blocks = make(map[uint32]*slot, len(caches)), 0, 0
 	for _, c := range caches {
 		s := old[c.Slot]
@@ -175,6 +192,15 @@ func (m *Forecaster) Resize(caches []Cache, at time.Time) {
 		m.slots[c.Slot] = s
 		m.held, m.blocks = m.held+s.len(), m.blocks+s.size
 		delete(old, c.Slot)
+		if s.size > 0 {
+			known = append(known, s)
+		}
+	}
+	for i, s := range known {
+		s.others = s.others[:0]
+		for k := 1; k < len(known) && k <= someOthers; k++ {
+			s.others = append(s.others, known[(i+k)%len(known)])
+		}
 	}
 	if len(old) > 0 {
 		maps.DeleteFunc(m.last, func(_ uint64, of uint32) bool { return m.slots[of&^severalBit] == nil })
@@ -253,7 +279,7 @@ func (m *Forecaster) decided(s *slot, t *told) {
 		q.mu.Lock()
 		for _, f := range m.found {
 			if f.at >= q.From && f.at < q.To && len(q.list) < maxNeeds {
-				n := Need{f.at, f.needs, f.needs < 1}
+				n := Need{f.at, f.own, f.own < 1}
 				if n.Pushed { // no list tells which size would do
 					n.Times = math.Inf(1)
 				}
@@ -263,7 +289,7 @@ func (m *Forecaster) decided(s *slot, t *told) {
 		q.mu.Unlock()
 	}
 	m.spread(s, span, t, usable)
-	span.add(math.Inf(1), float64(t.Tokens-usable*t.Size))
+	span.add(math.Inf(1), math.Inf(1), float64(t.Tokens-usable*t.Size))
 	span.told += float64(t.Tokens)
 	if t.Whole {
 		known = t.Tokens
@@ -279,33 +305,56 @@ func (m *Forecaster) decided(s *slot, t *told) {
 // find lists the sampled blocks of a prompt. An engine finds a block only after all before it, so a block needs what those need.
 func (m *Forecaster) find(s *slot, chain []uint64) {
 	m.found = m.found[:0]
-	needs := 0.0
+	var all needs
+	var asked with // blocks of one prompt were used at the same few times
 	for i, key := range chain {
 		if !sampled(key, m.shift) {
 			continue
 		}
-		of := s
 		d, ok := s.depth(key)
 		m.count(s, key, d, ok)
-		if !ok {
-			of = nil
-			if id, known := m.last[key]; known {
-				of = m.slots[id&^severalBit]
+		one := needs{math.Inf(1), math.Inf(1)}
+		if ok {
+			one = asked.needs(s, key, d)
+		}
+		if last := m.lastOf(key); one.own >= 1 && last != nil && last != s {
+			if d, ok := last.depth(key); ok && last.needs(d) >= 1 && last.needs(d) < one.own {
+				one = asked.needs(last, key, d)
 			}
-			if of != nil {
-				d, ok = of.depth(key)
-			}
 		}
-		if ok && of.size > 0 {
-			needs = max(needs, (float64(d)+0.5)*float64(int(1)<<m.shift)/float64(of.size))
-		} else {
-			needs = math.Inf(1)
-		}
-		if of != s && needs < 1 {
-			needs = math.Inf(1)
-		}
-		m.found = append(m.found, found{i, needs})
+		all = needs{max(all.own, one.own), max(all.two, one.two)}
+		m.found = append(m.found, found{i, all})
 	}
+}
+
+// lastOf returns the slot that used a block last; nil: it has left, or none has.
+func (m *Forecaster) lastOf(key uint64) *slot {
+	if id, known := m.last[key]; known {
+		return m.slots[id&^severalBit]
+	}
+	return nil
+}
+
+// with is what another slot has used since a time on average, in sizes of its cache: one of a slot's others.
+type with struct {
+	of   *slot
+	at   tenths
+	used float64
+}
+
+// needs returns what a slot's block needs that has a depth.
+func (w *with) needs(s *slot, key uint64, depth int) needs {
+	own := s.needs(depth)
+	if len(s.others) == 0 {
+		return needs{own, own}
+	}
+	if at := s.when[s.at[key]]; w.of != s || w.at != at {
+		*w = with{of: s, at: at}
+		for _, other := range s.others {
+			w.used += other.needs(other.since(at)) / float64(len(s.others))
+		}
+	}
+	return needs{own, (own + w.used) / 2}
 }
 
 // spread adds the usable blocks of a prompt to a span: the tokens between two sampled blocks count with either one, half and half. Where a
@@ -317,7 +366,7 @@ func (m *Forecaster) spread(s *slot, span *span, t *told, usable int) {
 	}
 	each := float64(t.Size) / (1 - math.Pow(1-1/float64(int(1)<<m.shift), float64(usable)))
 	known := -1
-	for known+1 < len(m.found) && !math.IsInf(m.found[known+1].needs, 1) {
+	for known+1 < len(m.found) && !math.IsInf(m.found[known+1].own, 1) {
 		known++
 	}
 	from := 0.0
@@ -333,11 +382,11 @@ func (m *Forecaster) spread(s *slot, span *span, t *told, usable int) {
 			}
 		}
 		if to > from {
-			span.add(f.needs*float64(m.blocks), each*(to-from))
+			span.add(f.own*float64(m.blocks), f.two*float64(m.blocks), each*(to-from))
 			from = to
 		}
 	}
-	span.add(math.Inf(1), each*(float64(usable)-from))
+	span.add(math.Inf(1), math.Inf(1), each*(float64(usable)-from))
 }
 
 // answered returns where the answer to an earlier prompt ends that ended between two blocks of this one; 0: there was none. The answer's
@@ -391,6 +440,12 @@ func (m *Forecaster) use(s *slot, t *told) {
 	for i := len(t.Chain) - 1; i >= 0; i-- {
 		if key := t.Chain[i]; sampled(key, m.shift) {
 			by, known := m.last[key]
+			if last := m.lastOf(key); last != nil && last != s {
+				if d, ok := last.depth(key); ok && last.needs(d) >= 1 {
+					last.drop(key)
+					m.held--
+				}
+			}
 			if known && by != t.Slot {
 				by = t.Slot | severalBit
 			} else if !known {

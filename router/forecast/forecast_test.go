@@ -160,19 +160,88 @@ func TestAgainstCaches(t *testing.T) {
 	}
 }
 
-// TestElsewhere: what the chosen worker never had counts as deep as it lies where it was last.
+// TestElsewhere: what the chosen worker does not have counts as deep as it lies where it was last, or here, where that is less.
 func TestElsewhere(t *testing.T) {
-	m := New(8 << 20)
-	m.Resize(sized(100, 100), start)
-	first, others := chain([2]int{1, 10}), chain([2]int{2, 250})
-	m.Decided(Request{0, first, 16, 160, true, nil, 0, 0}, start)
-	m.Decided(Request{0, others, 16, 4000, true, nil, 0, 0}, start)
-	m.Settle()
-	m.spans = spans{}
-	m.Decided(Request{1, first, 16, 161, true, nil, 0, 0}, start)
-	f := m.Forecast(time.Hour, start)
-	if a, b := f.With(2, f.Workers).HitRate, f.With(3, f.Workers).HitRate; a != 0 || math.Abs(b-160./161) > 1e-9 {
-		t.Errorf("hit rates of %v at twice the size, %v at three times, want 0 and 160 of 161 tokens", a, b)
+	for _, here := range []int{0, 400} { // blocks that the chosen worker has used since it had them; 0: it never did
+		m := New(8 << 20)
+		m.Resize(sized(100, 100), start)
+		first, others := chain([2]int{1, 10}), chain([2]int{2, 250})
+		if here > 0 {
+			m.Decided(Request{1, first, 16, 160, true, nil, 0, 0}, start)
+		}
+		m.Decided(Request{0, first, 16, 160, true, nil, 0, 0}, start)
+		if here > 0 {
+			m.Decided(Request{1, chain([2]int{3, here}), 16, 16 * here, true, nil, 0, 0}, start)
+		}
+		m.Decided(Request{0, others, 16, 4000, true, nil, 0, 0}, start)
+		m.Settle()
+		m.spans = spans{}
+		m.Decided(Request{1, first, 16, 161, true, nil, 0, 0}, start)
+		f := m.Forecast(time.Hour, start)
+		if a, b := f.With(2, f.Workers).HitRate, f.With(3, f.Workers).HitRate; a != 0 || math.Abs(b-160./161) > 1e-9 {
+			t.Errorf("after %d blocks here: hit rates of %v at twice the size, %v at three times, want 0 and 160 of 161 tokens", here, a, b)
+		}
+	}
+}
+
+// TestDropped: what one worker has evicted, and another has computed again, takes no more room in larger caches of the first.
+func TestDropped(t *testing.T) {
+	for _, c := range []struct {
+		others int // blocks that the first has used since
+		want   float64
+	}{{60, 1}, {150, 0}} { // it holds them both still; it has evicted the prompt
+		m := New(8 << 20)
+		m.Resize(sized(100, 100), start)
+		oldest, prompt := chain([2]int{1, 10}), chain([2]int{2, 40})
+		for _, r := range []Request{{Slot: 0, Chain: oldest}, {Slot: 0, Chain: prompt}, {Slot: 0, Chain: chain([2]int{3, c.others})},
+			{Slot: 1, Chain: prompt}} {
+			r.Size, r.Tokens, r.Whole = 16, 16*len(r.Chain), true
+			m.Decided(r, start)
+		}
+		m.Settle()
+		if _, has := m.slots[0].depth(prompt[0]); has != (c.want == 1) || m.held != m.slots[0].len()+m.slots[1].len() {
+			t.Errorf("after %d other blocks: the first worker's stack has the prompt: %v, with %d blocks counted of %d; want %v, and all",
+				c.others, has, m.held, m.slots[0].len()+m.slots[1].len(), c.want == 1)
+		}
+		m.spans = spans{}
+		m.Decided(Request{0, oldest, 16, 161, true, nil, 0, 0}, start) // behind the others, and the prompt if that is held
+		if f := m.Forecast(time.Hour, start); f.With(1.75, 2).HitRate < 0.99 {
+			t.Errorf("after %d other blocks: hit rate %v at 1.75 times the size, want all but the last token", c.others, f.With(1.75, 2).HitRate)
+		}
+	}
+}
+
+// TestFewer: half as many workers have in each cache what two have today, whichever has more of it.
+func TestFewer(t *testing.T) {
+	for _, c := range []struct {
+		first, second int // blocks that each uses before the first is asked again
+		larger        float64
+		want          [2]float64 // with two and with one worker: of caches so many times as large
+	}{
+		{90, 0, 0.8, [2]float64{0, 0}}, {90, 0, 1.1, [2]float64{1, 1}}, // alone, it fills one cache as it does now
+		{45, 45, 0.8, [2]float64{1, 0}}, {45, 45, 1.1, [2]float64{1, 1}}, // together they fill one
+		{45, 90, 1.1, [2]float64{1, 0}},
+	} {
+		m := New(8 << 20)
+		m.Resize(sized(100, 100), start)
+		prompt, later := chain([2]int{1, 2}), start.Add(time.Second)
+		for _, r := range []Request{{Slot: 0, Chain: prompt}, {Slot: 0, Chain: chain([2]int{2, c.first})},
+			{Slot: 1, Chain: chain([2]int{3, c.second})}} {
+			r.Size, r.Tokens, r.Whole = 16, 16*len(r.Chain), true
+			m.Decided(r, later)
+			later = later.Add(time.Second)
+		}
+		m.Settle()
+		m.spans = spans{}
+		m.Decided(Request{0, prompt, 16, 33, true, nil, 0, 0}, later)
+		m.Settle()
+		f := m.Forecast(time.Hour, later)
+		f.span.measured = 0
+		for i, workers := range []int{2, 1} {
+			if got := math.Round(f.span.below(c.larger*float64(workers)*100, 2/float64(workers))); got != c.want[i] {
+				t.Errorf("%+v: a hit rate of %v with %d workers, want %v", c, got, workers, c.want[i])
+			}
+		}
 	}
 }
 

@@ -165,7 +165,7 @@ func (s *span) busy() float64 {
 	if s.capacity == 0 {
 		return 0
 	}
-	hits := s.below(math.MaxInt32)
+	hits := s.below(math.MaxInt32, 1)
 	if s.measured > 0 {
 		hits = s.cached / s.measured
 	}

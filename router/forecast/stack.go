@@ -1,6 +1,9 @@
 package forecast
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // stack is an LRU stack of the sampled blocks of one slot, not bounded by the slot's cache: the depth of a block is how many others were
 // used after it, so a cache of more blocks than that still holds it (R. Mattson and others, Evaluation techniques for storage
@@ -29,6 +32,17 @@ func (s *stack) depth(key uint64) (int, bool) {
 		return 0, false
 	}
 	return len(s.at) - s.below(int(at)+1), true
+}
+
+// since returns how many blocks were used after a time.
+func (s *stack) since(t tenths) int {
+	at, _ := slices.BinarySearchFunc(s.when, t, func(used, t tenths) int {
+		if used <= t {
+			return -1
+		}
+		return 1
+	})
+	return len(s.at) - s.below(at)
 }
 
 // below returns how many blocks are at the first n positions.
