@@ -71,11 +71,11 @@ func (r *spans) of(window time.Duration, now time.Time) (sum span) {
 	return sum
 }
 
-// add counts tokens that caches of so many blocks in all would have had: each worker for itself, and two as one.
-func (s *span) add(blocks, two, tokens float64) {
+// add counts tokens by what they need of caches that have so many blocks in all.
+func (s *span) add(n needs, blocks, tokens float64) {
 	s.all += tokens
-	count(&s.by, blocks, tokens)
-	count(&s.two, two, tokens)
+	count(&s.by, n.own*blocks, tokens)
+	count(&s.two, n.two*blocks, n.share*tokens)
 }
 
 func count(by *[buckets]float32, blocks, tokens float64) {

@@ -12,8 +12,9 @@
 // evicted and another computes again is from then on in that one's stack alone, as larger caches would have it once. The shares are moved
 // by the difference between what engines count today and what the histogram says of today's size, which absorbs how they evict.
 //
-// Two of today's workers would share one cache if there were half as many. So a second histogram has depths in two stacks: where
-// few long conversations fill a cache, one worker has more of them than another, and two together seldom have twice as many as one.
+// Two of today's workers would share one cache if there were half as many. So a second histogram has depths in two stacks: where few long
+// conversations fill a cache, one worker has more of them than another, and two together seldom have twice as many as one. What load has
+// had computed again is found there if the worker that has it is the other of the two.
 //
 // With smaller caches or fewer workers more is computed, which takes longer, fills caches with what is in flight and makes requests wait
 // while others evict what they would have found. From some load on that feeds itself, and no depth tells where it ends: such points are
@@ -148,8 +149,9 @@ type found struct {
 
 // needs are of a block with all before it; +Inf: it was not seen before.
 type needs struct {
-	own float64
-	two float64 // of each of two caches, if one of their size had what goes to both
+	own   float64
+	two   float64 // of each of two caches, if one of their size had what goes to both
+	share float64 // how likely that one has it: below 1 if load had the request sent to a worker without it, as one of the others has it
 }
 
 // New returns a forecast that takes at most a number of bytes, of which about 2 MB do not depend on traffic.
@@ -289,7 +291,7 @@ func (m *Forecaster) decided(s *slot, t *told) {
 		q.mu.Unlock()
 	}
 	m.spread(s, span, t, usable)
-	span.add(math.Inf(1), math.Inf(1), float64(t.Tokens-usable*t.Size))
+	span.all += float64(t.Tokens - usable*t.Size)
 	span.told += float64(t.Tokens)
 	if t.Whole {
 		known = t.Tokens
@@ -305,7 +307,7 @@ func (m *Forecaster) decided(s *slot, t *told) {
 // find lists the sampled blocks of a prompt. An engine finds a block only after all before it, so a block needs what those need.
 func (m *Forecaster) find(s *slot, chain []uint64) {
 	m.found = m.found[:0]
-	var all needs
+	all := needs{share: 1}
 	var asked with // blocks of one prompt were used at the same few times
 	for i, key := range chain {
 		if !sampled(key, m.shift) {
@@ -313,18 +315,32 @@ func (m *Forecaster) find(s *slot, chain []uint64) {
 		}
 		d, ok := s.depth(key)
 		m.count(s, key, d, ok)
-		one := needs{math.Inf(1), math.Inf(1)}
+		one := needs{math.Inf(1), math.Inf(1), 1}
 		if ok {
 			one = asked.needs(s, key, d)
 		}
 		if last := m.lastOf(key); one.own >= 1 && last != nil && last != s {
-			if d, ok := last.depth(key); ok && last.needs(d) >= 1 && last.needs(d) < one.own {
+			switch d, ok := last.depth(key); {
+			case !ok || last.needs(d) >= one.own:
+			case last.needs(d) >= 1:
 				one = asked.needs(last, key, d)
+			default:
+				one.two, one.share = asked.needs(last, key, d).two, s.heldByOthers(key)
 			}
 		}
-		all = needs{max(all.own, one.own), max(all.two, one.two)}
+		all = needs{max(all.own, one.own), max(all.two, one.two), min(all.share, one.share)}
 		m.found = append(m.found, found{i, all})
 	}
+}
+
+// heldByOthers returns the share of some other slots whose caches have a block.
+func (s *slot) heldByOthers(key uint64) (share float64) {
+	for _, other := range s.others {
+		if d, ok := other.depth(key); ok && other.needs(d) < 1 {
+			share += 1 / float64(len(s.others))
+		}
+	}
+	return share
 }
 
 // lastOf returns the slot that used a block last; nil: it has left, or none has.
@@ -346,7 +362,7 @@ type with struct {
 func (w *with) needs(s *slot, key uint64, depth int) needs {
 	own := s.needs(depth)
 	if len(s.others) == 0 {
-		return needs{own, own}
+		return needs{own, own, 1}
 	}
 	if at := s.when[s.at[key]]; w.of != s || w.at != at {
 		*w = with{of: s, at: at}
@@ -354,7 +370,7 @@ func (w *with) needs(s *slot, key uint64, depth int) needs {
 			w.used += other.needs(other.since(at)) / float64(len(s.others))
 		}
 	}
-	return needs{own, (own + w.used) / 2}
+	return needs{own, (own + w.used) / 2, 1}
 }
 
 // spread adds the usable blocks of a prompt to a span: the tokens between two sampled blocks count with either one, half and half. Where a
@@ -382,11 +398,11 @@ func (m *Forecaster) spread(s *slot, span *span, t *told, usable int) {
 			}
 		}
 		if to > from {
-			span.add(f.own*float64(m.blocks), f.two*float64(m.blocks), each*(to-from))
+			span.add(f.needs, float64(m.blocks), each*(to-from))
 			from = to
 		}
 	}
-	span.add(math.Inf(1), math.Inf(1), each*(float64(usable)-from))
+	span.all += each * (float64(usable) - from)
 }
 
 // answered returns where the answer to an earlier prompt ends that ended between two blocks of this one; 0: there was none. The answer's

@@ -245,6 +245,26 @@ func TestFewer(t *testing.T) {
 	}
 }
 
+// TestGathered: what load has computed again at a worker beside others that have it is found with half as many, as likely as a worker shares
+// its cache with one of these.
+func TestGathered(t *testing.T) {
+	m := New(8 << 20)
+	m.Resize(sized(100, 100, 100, 100), start)
+	begin, rest := [2]int{1, 10}, chain([2]int{1, 10}, [2]int{2, 10})
+	for slot, prompt := range [][]uint64{chain(begin), rest, chain(begin, [2]int{3, 5}), rest} {
+		m.Decided(Request{uint32(slot), prompt, 16, 16 * len(prompt), true, nil, 0, 0}, start)
+	}
+	m.Settle()
+	m.spans = spans{}
+	m.Decided(Request{0, rest, 16, 321, true, nil, 0, 0}, start)
+	f := m.Forecast(time.Hour, start)
+	for workers, want := range map[int]float64{4: 10, 3: 10 + 10*2./9, 2: 10 + 10*2./3, 1: 10 + 10*2./3} {
+		if got := f.With(1, workers).HitRate * 321 / 16; math.Abs(got-want) > 1e-5 {
+			t.Errorf("with %d workers: got %v blocks of 20 found, want %v: ten here, and ten at two of three others", workers, got, want)
+		}
+	}
+}
+
 // TestAnswers: an answer takes room, and a prompt that goes on behind it finds it, although the names of its blocks are new.
 func TestAnswers(t *testing.T) {
 	m := New(8 << 20)
