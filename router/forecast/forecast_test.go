@@ -245,8 +245,8 @@ func TestFewer(t *testing.T) {
 	}
 }
 
-// TestGathered: what load has computed again at a worker beside others that have it is found with half as many, as likely as a worker shares
-// its cache with one of these.
+// TestGathered: what load has computed again at a worker, beside others that have it, is found with half as many, as likely as a worker
+// shares its cache with one of these.
 func TestGathered(t *testing.T) {
 	m := New(8 << 20)
 	m.Resize(sized(100, 100, 100, 100), start)
