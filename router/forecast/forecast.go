@@ -194,12 +194,12 @@ func (m *Forecaster) Resize(caches []Cache, at time.Time) {
 		m.slots[c.Slot] = s
 		m.held, m.blocks = m.held+s.len(), m.blocks+s.size
 		delete(old, c.Slot)
+		s.others = nil
 		if s.size > 0 {
 			known = append(known, s)
 		}
 	}
 	for i, s := range known {
-		s.others = s.others[:0]
 		for k := 1; k < len(known) && k <= someOthers; k++ {
 			s.others = append(s.others, known[(i+k)%len(known)])
 		}

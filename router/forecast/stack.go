@@ -34,7 +34,7 @@ func (s *stack) depth(key uint64) (int, bool) {
 	return len(s.at) - s.below(int(at)+1), true
 }
 
-// since returns how many blocks were used after a time.
+// since returns about how many blocks were used after a time: fresh ones, which keep their place, are out of order.
 func (s *stack) since(t tenths) int {
 	at, _ := slices.BinarySearchFunc(s.when, t, func(used, t tenths) int {
 		if used <= t {
