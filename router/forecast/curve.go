@@ -37,6 +37,7 @@ type span struct {
 	timed            float64 // requests whose queue and whose worker's rate are known
 	waited, own      float64 // of these: seconds of work queued before them; seconds to compute what was not cached
 	squares          float64 // of own
+	computed, of     float64 // of these: tokens to compute, with images to encode; the prompts'
 }
 
 // spans is a ring of them.
@@ -60,7 +61,8 @@ func (r *spans) of(window time.Duration, now time.Time) (sum span) {
 		}
 		for _, part := range []struct{ to, from *float64 }{{&sum.all, &s.all}, {&sum.known, &s.known}, {&sum.told, &s.told},
 			{&sum.measured, &s.measured}, {&sum.cached, &s.cached}, {&sum.capacity, &s.capacity}, {&sum.used, &s.used},
-			{&sum.usedFor, &s.usedFor}, {&sum.timed, &s.timed}, {&sum.waited, &s.waited}, {&sum.own, &s.own}, {&sum.squares, &s.squares}} {
+			{&sum.usedFor, &s.usedFor}, {&sum.timed, &s.timed}, {&sum.waited, &s.waited}, {&sum.own, &s.own}, {&sum.squares, &s.squares},
+			{&sum.computed, &s.computed}, {&sum.of, &s.of}} {
 			*part.to += *part.from
 		}
 		for i, n := range s.by {
@@ -233,8 +235,8 @@ func (f *Forecast) Needed(g Goal, work float64) int {
 	n, today := 1, f.With(1, f.Workers)
 	for ; n < mostWorkers*f.Workers; n++ {
 		p := f.With(1, n)
-		busy := all*p.Busy + work/float64(n)
-		if (g.Busy == 0 || busy <= g.Busy) && (g.FirstToken == 0 || f.firstToken(&p, &today, n, busy, all) <= g.FirstToken) {
+		more := work / float64(n)
+		if (g.Busy == 0 || all*p.Busy+more <= g.Busy) && (g.FirstToken == 0 || f.firstToken(&p, &today, n, more, all) <= g.FirstToken) {
 			break
 		}
 	}
@@ -249,11 +251,20 @@ const mostWaiting = 4
 // (chats of lab/fleetsim).
 const queuesGrow = 0.6
 
-// firstToken returns the mean time in seconds until prompts are computed by n workers that are busy for a share of the time: their own, by
+// occupied returns the share of the time that workers compute prompts and encode their images, which Point.Busy leaves out.
+func (f *Forecast) occupied(p, today *Point, all float64) float64 {
+	s, busy := &f.span, all*p.Busy
+	if s.of > 0 && today.HitRate < 1 {
+		busy = max(busy, s.computed*s.told/s.of/s.capacity/p.Size*(1-p.HitRate)/(1-today.HitRate))
+	}
+	return busy
+}
+
+// firstToken returns the mean time in seconds until prompts are computed by n workers that do more for a share of the time: their own, by
 // what would be cached, and that of the queue before them. A queue is taken to be that of all workers together, with the prompts' variance
 // (Sakasegawa, An approximation formula L_q ≃ αρ^β/(1-ρ), 1977), times what today's queues are of it. +Inf: they would not keep up.
-func (f *Forecast) firstToken(p, today *Point, n int, busy, all float64) float64 {
-	s := &f.span
+func (f *Forecast) firstToken(p, today *Point, n int, more, all float64) float64 {
+	s, busy := &f.span, f.occupied(p, today, all)+more
 	switch {
 	case busy >= queuesGrow:
 		return math.Inf(1)
@@ -269,7 +280,7 @@ func (f *Forecast) firstToken(p, today *Point, n int, busy, all float64) float64
 	own, times := mean, 1.0
 	if today.HitRate < 1 {
 		own *= (1 - p.HitRate) / (1 - today.HitRate)
-		if now := all * today.Busy; now < 1 && now > 0 && s.waited > 0 {
+		if now := f.occupied(today, today, all); now < 1 && now > 0 && s.waited > 0 {
 			times = min(mostWaiting, max(1, s.waited/s.timed/waits(mean, now, f.Workers)))
 		}
 	}

@@ -300,6 +300,7 @@ func (m *Forecaster) decided(s *slot, t *told) {
 	if t.Compute > 0 && s.rate > 0 {
 		own := float64(t.Compute) / s.rate
 		span.timed, span.waited, span.own, span.squares = span.timed+1, span.waited+t.Queued/s.rate, span.own+own, span.squares+own*own
+		span.computed, span.of = span.computed+float64(t.Compute), span.of+float64(t.Tokens)
 	}
 	m.use(s, t)
 }

@@ -164,6 +164,30 @@ func TestNeededForFirstToken(t *testing.T) {
 	}
 }
 
+// TestNeededForImages: what is encoded takes workers' time beside prompts, and delays those behind.
+func TestNeededForImages(t *testing.T) {
+	for _, c := range []struct{ computes, want int }{{240, 5}, {480, 9}} { // fewer than 0.6 of the time for 240 or 480 tokens a second
+		m := New(8 << 20)
+		caches := sized(1000, 1000, 1000)
+		for i := range caches {
+			caches[i].Rate = 100
+		}
+		for i := range 300 {
+			at := start.Add(time.Duration(i) * time.Second)
+			m.Resize(caches, at)
+			m.Decided(Request{uint32(i % 3), chain([2]int{i, 15}), 16, 240, true, nil, 0, c.computes}, at)
+			m.Settle()
+		}
+		now := m.Forecast(10*time.Minute, start.Add(300*time.Second))
+		if got := now.Needed(Goal{FirstToken: 9}, 0); got != c.want {
+			t.Errorf("%d tokens to compute of 240: got %d workers, want %d", c.computes, got, c.want)
+		}
+		if got := now.Needed(Goal{Busy: 0.9}, 0); got != 3 {
+			t.Errorf("%d tokens to compute of 240: got %d workers that compute prompts for 0.9 of the time, want 3", c.computes, got)
+		}
+	}
+}
+
 // TestNeededOfIdleFleets: a thousand workers with next to nothing to do need not be more, and one without a request that has work left from
 // before needs as many as get that done.
 func TestNeededOfIdleFleets(t *testing.T) {
