@@ -3,6 +3,8 @@ package choose
 import (
 	"cmp"
 	"math"
+
+	"github.com/sightline-router/sightline/workers/fleet"
 )
 
 // The cost of a candidate, in tokens of an average worker's prefill; 10,000 are about a second:
@@ -20,8 +22,10 @@ const (
 	decodeShare   = 0.15 // delay of a decoding request by a prefill, as a share of its time: most of it waits anyway; 0.1 to 0.25 do as well
 	queueScale    = 5000 // tokens queued that double what work costs: as many as come while they are computed, at 70 % load
 	perRequest    = 64   // delay by a request in flight: its share of each decode step, some 6 ms of an answer's time in them
-	perContext    = 0.03 // the same for each context token that its decode steps read
 	fetchPerToken = 0.06 // fetching a token's KV blocks: 128 KB of an 8 B model at 25 GB/s
+
+	// The same for each context token that its decode steps read. A step's time shows the proportion, too (fleet.pace).
+	perContext = perRequest * fleet.ContextTokens
 
 	defaultRate = 10000 // tokens prefilled a second if no worker's rate is known: the unit of all of this
 

@@ -345,7 +345,7 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	took := now.Sub(s.stepBegan).Seconds()
 	s.stepBegan = now
 	if !fetches && took > 0 && done >= 1 {
-		work := done + attention*before + decodeTokens*float64(s.inflight) + contextTokens*s.context
+		work := done + attention*before + decodeTokens*float64(s.inflight) + ContextTokens*s.context
 		s.slowness.add(s.Worker.pace.Load().compare(done, work, took), done, took, now)
 	}
 	s.unheard = 0

@@ -21,7 +21,7 @@ const (
 	doubt         = 3           // standard errors by which a slot must differ to count as different
 	sampleLife    = time.Minute // half-life of a sample, and of the difference while there are no new ones
 	decodeTokens  = 1           // tokens prefilled in the time by which a request in flight makes a step longer
-	contextTokens = 0.0005      // the same for each token of the requests' prompts
+	ContextTokens = 0.03 / 64   // the same for each token of the requests' prompts; router/choose weighs them in this proportion
 	attention     = 1. / 80000  // of a token's own cost, that of each token before it
 	maxRatio      = 1.4         // limit of the logarithm of one sample: four times as slow, or as fast
 	meanSteps     = 256         // steps, of about the same size, of which a mean consists
