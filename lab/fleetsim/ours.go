@@ -31,7 +31,7 @@ type sightline struct {
 	pool    *pool // nil: workers encode their own images
 	lower   tiers
 	groups  groupsKnown
-	next    int
+	next    int     // number of the latest request, which no other replica has given
 	counted bool    // ends tell how many tokens the engine has found cached
 	memory  *memory // requests are known by what was learned alone; nil: every prompt is read
 }
@@ -53,7 +53,7 @@ func newSightline(v *View) Picker { return newRouter(v, nil) }
 
 // newRouter returns it with a memory; nil: it reads every prompt, else none.
 func newRouter(v *View, m *memory) Picker {
-	s := &sightline{index: indexer.New(indexer.Options{}), memory: m}
+	s := &sightline{index: indexer.New(indexer.Options{}), memory: m, next: len(v.sim.pickers) << 32}
 	now := func() time.Time { return time.Unix(1_000_000, 0).Add(s.now) }
 	s.fleet = fleet.New(now)
 	for i := range v.Loads {
