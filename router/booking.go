@@ -185,6 +185,8 @@ func (r *booker) fillBooking(b *bookingRecord, st *slotEstimate, a *lookedUp) le
 		work.Locals, work.From = b.locals, st.predicted/size
 	} else if a.watching != nil {
 		work.Seen, work.From = a.watching.Seen, st.predicted/size
+		shared, _ := r.learning.others(st.slot, r.opt.Now())
+		work.Seen.Others = shared && !a.class.sessions
 	}
 	return work
 }

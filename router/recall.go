@@ -235,8 +235,30 @@ func (l *learning) watch(id string, slot *fleet.Slot, session string, q *learned
 		return
 	}
 	q.ID, q.Slot, q.Worker, q.Session = id, slot.ID, numberOf(slot.Worker.Name), session
-	q.Shared = l.replicas || slot.Load(now).OtherSenders > 0
+	q.Shared, q.Unwatched = l.others(slot, now)
 	l.learner.Watch(q)
+}
+
+// others reports whether others send requests to a slot too, and whether some of these are not watched: other replicas' are, those of
+// clients that go past Sightline are not.
+func (l *learning) others(slot *fleet.Slot, now time.Time) (shared, unwatched bool) {
+	unwatched = slot.Load(now).OtherSenders > 0
+	return l.replicas || unwatched, unwatched
+}
+
+// watchTheirs watches a request of another replica, of which q says how the slot serves it, so that its events are taken for no other
+// one's. It returns what they show; nil: nothing.
+func (l *learning) watchTheirs(id string, slot *fleet.Slot, s *SharedBooking, q *learned.Request) *fleet.Seen {
+	if l == nil || len(s.Path) == 0 || q.Size == 0 {
+		return nil
+	}
+	q.ID, q.Slot, q.Begin, q.Shared, q.Theirs = id, slot.ID, s.Locals, true, true
+	q.Seen = &fleet.Seen{Blocks: s.Context / max(1, s.Answers) / q.Size, Others: true}
+	for _, number := range s.Path {
+		q.Path.Steps = append(q.Path.Steps, learned.Step{Number: [2]uint64{number}})
+	}
+	l.learner.Watch(q)
+	return q.Seen
 }
 
 // predict predicts that a slot will have what a path's steps become.

@@ -1,11 +1,15 @@
 package router
 
 import (
+	"cmp"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/speculative"
 	"github.com/sightline-router/sightline/workers/fleet"
@@ -168,12 +172,16 @@ func (r *Replicas) Apply(replica string, s *SharedBooking) {
 	}
 }
 
+// theirID is the ID under which a request of another replica is watched; no request of ours has it.
+func theirID(replica string, number uint64) string { return fmt.Sprint("\x00", replica, number) }
+
 // endShared releases a booking of another replica, and its prediction too if void. lost: the replica is gone.
 func (r *Replicas) endShared(replica string, number uint64, void, lost bool) {
 	b := r.opt.Ledger.EndTaken(replica, number, lost)
 	if b == nil {
 		return
 	}
+	r.learning.receiver().Drop(theirID(replica, number))
 	if note := b.Note.(*replicaBooking); void {
 		r.predicted.Withdraw(note.promise, note.chain)
 		r.learning.withdraw(note.sent, note.path)
@@ -209,13 +217,22 @@ func (r *Replicas) takeShared(replica string, s *SharedBooking) {
 	note := &replicaBooking{chain: r.opt.Secret.Key().Chain(nil, s.Locals), path: s.Path}
 	work := fleet.Work{Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, maxChoices),
 		Media: s.Fetches}
-	if r.serving.Load().takesOrder(slot.Worker).Header != "" {
+	serving, w, due := r.serving.Load(), slot.Worker, int64(0)
+	if serving.takesOrder(w).Header != "" {
 		work.Due = now.UnixMilli() + int64(milliseconds(time.Duration(s.Tokens)*delayPerToken)) // about as there
+		if serves, _ := slot.Serves(); serves > rules.AsTheyCome {
+			due = work.Due
+		}
 	}
 	b := ledger.Booking{Slot: slot, Work: work,
 		Model: s.Model, Tenant: s.Tenant, Counted: s.Model != "", Note: note, Bytes: (len(s.Locals) + len(s.Path)) * blockBytes}
 	if s.EventsExpected && s.From < len(s.Locals) {
 		b.Locals, b.From = s.Locals, s.From
+	} else if m := serving.names[w.Model].model; m != nil {
+		class := &m.classes[m.classOf(w)]
+		b.Seen = r.learning.watchTheirs(theirID(replica, s.Number), slot, s, &learned.Request{
+			Size: cmp.Or(r.opt.Index.Form(slot.ID).Size, class.BlockSize), AtEnd: class.rules.AnswersAtEnd, Due: due})
+		b.From = s.From
 	}
 	if s.Decoder != "" {
 		b.Decode = r.opt.Fleet.Find(s.Decoder, s.DecoderRank)

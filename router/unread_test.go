@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -253,14 +254,18 @@ func TestUnreadRecomputed(t *testing.T) {
 }
 
 // withoutFiles makes the router one of a model without files, which shares what it books by share.
-func (w *world) withoutFiles(share func(*SharedBooking)) {
+func (w *world) withoutFiles(share func(*SharedBooking), change ...func(*engine.Server)) {
 	w.t.Helper()
 	media, err := engine.NewMedia(nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(media.Close)
-	live, err := engine.LoadLive("m", "", engine.DefaultServer(), media)
+	server := engine.DefaultServer()
+	for _, do := range change {
+		do(&server)
+	}
+	live, err := engine.LoadLive("m", "", server, media)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -321,6 +326,75 @@ func TestUnreadSiblingsOfReplicas(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// Where events name no sessions, the blocks of another replica's request are taken for no request of this one, and show how much of it
+// the worker has computed.
+func TestUnreadOfAnotherReplica(t *testing.T) {
+	one, two := newWorld(t, 1), newWorld(t, 1)
+	two.withoutFiles(nil)
+	one.withoutFiles(func(s *SharedBooking) { two.Replicas().Apply("one", s) })
+	begun := uint64(0)
+	stores := func(blocks int) (locals []uint64) {
+		begun += 1000
+		for i := range blocks {
+			locals = append(locals, begun+uint64(i))
+		}
+		hashes, slot := block.Fixed().Chain(nil, locals), two.slots[0]
+		two.Learner().Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Locals: locals, EngineHashes: hashes})
+		if err := two.index.Store(slot.ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
+			t.Fatal(err)
+		}
+		two.now = two.now.Add(time.Millisecond)
+		slot.Progress(func([]uint64) int { return 0 }, two.now)
+		return locals
+	}
+	ends := func(w *world, d Decision, tokens int) {
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: -1, PromptTokens: tokens, OutputTokens: 1})
+	}
+	load := func() float64 { return two.slots[0].Load(two.now).Backlog }
+	theirs, chat := one.decide(chatBody("m", fmt.Sprintf("%q", text(300, 5)))), chatBody("m", fmt.Sprintf("%q", text(200, 3)))
+	booked := load()
+	ours := two.decide(chat)
+	both := load()
+	stores(30)
+	if got, want := load(), both-booked; booked == 0 || math.Abs(got-want) > 0.1*want {
+		t.Errorf("%.0f tokens are queued, %.0f of the other replica's before; want %.0f", got, booked, want)
+	}
+	locals := stores(20)
+	ends(two, ours, len(locals)*16+3)
+	ends(one, theirs, 30*16+3)
+	two.now = two.now.Add(time.Minute)
+	two.Learner().Settle(two.now)
+	if again := two.decide(chat); again.CachedTokens != len(locals)*16 {
+		t.Errorf("second sighting: got %d tokens cached (%s), want %d", again.CachedTokens, again.Reason, len(locals)*16)
+	}
+}
+
+// A prompt of which no event is seen stays queued, unless it may be that another replica's request has got its blocks.
+func TestUnreadWithoutEvents(t *testing.T) {
+	for _, c := range []struct{ replicas, named, stays bool }{
+		{false, true, true}, {false, false, true}, {true, true, true}, {true, false, false},
+	} {
+		w, share := newWorld(t, 1), (func(*SharedBooking))(nil)
+		if c.replicas {
+			share = func(*SharedBooking) {}
+		}
+		w.withoutFiles(share, func(s *engine.Server) { s.NoSessionIDs = !c.named })
+		w.decide(chatBody("m", fmt.Sprintf("%q", text(2000, 3))))
+		booked := w.slots[0].Load(w.now).Backlog
+		for range 30 {
+			w.now = w.now.Add(50 * time.Millisecond)
+			w.slots[0].Progress(func([]uint64) int { return 0 }, w.now)
+		}
+		want := booked
+		if !c.stays {
+			want = 0
+		}
+		if got := w.slots[0].Load(w.now).Backlog; booked == 0 || got != want {
+			t.Errorf("%+v: %.0f of %.0f tokens are queued after 1.5 s without events, want %.0f", c, got, booked, want)
 		}
 	}
 }

@@ -135,7 +135,7 @@ func (x *watched) outcome() Outcome {
 }
 
 // unsure reports whether neither a session nor a count tells a request's blocks from those of requests that are not watched.
-func (x *watched) unsure() bool { return x.Shared && !x.named && x.report.Prompt < 0 }
+func (x *watched) unsure() bool { return x.Unwatched && !x.named && x.report.Prompt < 0 }
 
 // tokens returns how many tokens the prompt has, as the engine counted or as its blocks tell; 0: not known.
 func (x *watched) tokens() int {

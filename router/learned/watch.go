@@ -65,29 +65,31 @@ type Options struct {
 
 // Request is a request on its way to a slot.
 type Request struct {
-	ID      string
-	Slot    indexer.SlotID
-	Worker  uint32 // see Taught.Worker
-	Class   uint32
-	Size    int    // tokens in a block
-	Session string // that the engine's events name; "": they name none
-	Path    Path
-	Due     int64       // when, if the slot serves what is due first (order of router); 0: it serves them as they come, or it is not known how
-	Begin   []uint64    // local hashes of the blocks that its prompt should begin with; nil: none are known
-	AtEnd   bool        // the engine stores an answer's blocks when it ends (rules.Rules.AnswersAtEnd)
-	Shared  bool        // others send requests to the slot, which are not watched: other replicas, or clients that go past Sightline
-	Seen    *fleet.Seen // told how many blocks of the prompt are stored
-	Said    *Said       // reads the answer; nil: nothing does
+	ID        string
+	Slot      indexer.SlotID
+	Worker    uint32 // see Taught.Worker
+	Class     uint32
+	Size      int    // tokens in a block
+	Session   string // that the engine's events name; "": they name none
+	Path      Path
+	Due       int64       // when, if the slot serves what is due first (order of router); 0: it serves them as they come, or how is not known
+	Begin     []uint64    // local hashes of the blocks that its prompt should begin with; nil: none are known
+	AtEnd     bool        // the engine stores an answer's blocks when it ends (rules.Rules.AnswersAtEnd)
+	Shared    bool        // others send requests to the slot: other replicas, or clients that go past Sightline
+	Unwatched bool        // some of these are not watched
+	Theirs    bool        // another replica's: it teaches nothing and Drop ends it; of its steps only the first numbers are known
+	Seen      *fleet.Seen // told how many blocks of the prompt are stored
+	Said      *Said       // reads the answer; nil: nothing does
 }
 
 // sequence is what a slot has stored of a request, up to now. What it stores behind the last block is the request's answer, or of a request
 // that goes on with that.
 type sequence struct {
-	last  uint64    // engine hash
-	steps int       // of the request's path; 0: it is not known
-	path  [2]uint64 // number of its last step
-	id    string    // of the request
-	open  bool      // it may go on: it was not heard to have ended and is not watched any more, or these may be another one's blocks
+	last  uint64 // engine hash
+	steps int    // of the request's path; 0: it is not known
+	path  uint64 // first number of its last step
+	id    string // of the request
+	open  bool   // it may go on: it was not heard to have ended and is not watched any more, or these may be another one's blocks
 }
 
 // sequences are the latest of a slot, in the order of their beginnings from next on.
@@ -184,14 +186,21 @@ func (l *Learner) Watch(r *Request) {
 	if old := l.byID[r.ID]; old != nil {
 		l.remove(old)
 	}
-	if l.steps+len(r.Path.Steps) > openSteps || l.blocks+len(x.sums) > openBlocks {
+	switch {
+	case r.Theirs && (l.named[r.Slot] || l.steps > openSteps/2 || l.blocks > openBlocks/2): // its session is not known here
+		r.Seen.Lose()
+		return
+	case l.steps+len(r.Path.Steps) > openSteps || l.blocks+len(x.sums) > openBlocks:
 		l.o.Outcome(NoRoom)
 		r.Seen.Lose()
 		return
 	}
 	if open := l.slots[r.Slot]; len(open) == openPerSlot {
-		l.remove(open[0])
-		l.o.Outcome(NoRoom)
+		oldest := open[max(0, slices.IndexFunc(open, func(x *watched) bool { return x.Theirs }))]
+		l.remove(oldest)
+		if !oldest.Theirs {
+			l.o.Outcome(NoRoom)
+		}
 	}
 	l.insert(x)
 }
@@ -307,7 +316,7 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	now.last = e.EngineHashes[len(e.EngineHashes)-1]
 	if x != nil && len(x.Path.Steps) > 0 {
 		now.steps = len(x.Path.Steps)
-		now.path, now.id = x.Path.Steps[now.steps-1].Number, x.ID
+		now.path, now.id = x.Path.Steps[now.steps-1].Number[0], x.ID
 		now.open = x.guess || l.byID[x.ID] != x && x.ended.IsZero()
 	}
 	if x != nil && l.byID[x.ID] == x { // else its end is being looked at
@@ -500,10 +509,10 @@ func (x *watched) complete() bool {
 // extends reports whether a request begins with all of another one.
 func (x *watched) extends(y *watched) bool {
 	n := len(y.Path.Steps)
-	return n > 0 && n <= len(x.Path.Steps) && x.Path.Steps[n-1].Number == y.Path.Steps[n-1].Number
+	return n > 0 && n <= len(x.Path.Steps) && x.Path.Steps[n-1].Number[0] == y.Path.Steps[n-1].Number[0]
 }
 
 // goesOnWith reports whether a request goes on behind that of a sequence.
 func (x *watched) goesOnWith(s *sequence) bool {
-	return s.steps > 0 && s.steps < len(x.Path.Steps) && x.Path.Steps[s.steps-1].Number == s.path
+	return s.steps > 0 && s.steps < len(x.Path.Steps) && x.Path.Steps[s.steps-1].Number[0] == s.path
 }

@@ -353,8 +353,19 @@ func TestWhose(t *testing.T) {
 				e.t.Error("a is proven, want a guess: it may be another's")
 			}
 		}, true, false, map[Outcome]int{Guessed: 1}},
-		"others send requests too, and nothing is counted": {func(e *told) {
+		"another replica's request, and nothing is counted": {func(e *told) {
+			e.l.Watch(&Request{ID: "b", Slot: e.slot, Class: 1, Size: 16, Path: *b.path(), Shared: true, Theirs: true})
 			e.l.Watch(&Request{ID: "a", Slot: e.slot, Class: 1, Size: 16, Path: *a.path(), Shared: true})
+			e.stores("", b.prompt(), 0, all)
+			e.l.Drop("b")
+			e.stores("", a.prompt(), 0, all)
+			e.end("a", -1, -1)
+			if !e.estimates(a) {
+				e.t.Error("a is proven, want a guess: it may be another's")
+			}
+		}, true, false, map[Outcome]int{Guessed: 1}},
+		"others send requests that are not watched, and nothing is counted": {func(e *told) {
+			e.l.Watch(&Request{ID: "a", Slot: e.slot, Class: 1, Size: 16, Path: *a.path(), Shared: true, Unwatched: true})
 			e.stores("", a.prompt(), 0, all)
 			e.end("a", -1, -1)
 		}, false, false, map[Outcome]int{Unattributed: 1}},

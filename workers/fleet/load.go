@@ -89,6 +89,7 @@ type Work struct {
 // Seen is what events have shown of a prompt whose blocks are not known beforehand. A nil Seen does nothing.
 type Seen struct {
 	Blocks int          // of the prompt, about
+	Others bool         // another sender's request may have got its events: these lower what is left of it, and never raise it
 	stored atomic.Int64 // how many the slot has stored, with those that it held; less than 0: it cannot be told
 }
 
@@ -349,8 +350,11 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		s.slowness.add(s.Worker.pace.Load().compare(done, work, took), done, took, now)
 	}
 	s.unheard = 0
-	for _, h := range s.queue { // where a step has computed none of them, less was done than assumed: the KV cache may be full
-		if h.reported() {
+	for _, h := range s.queue {
+		switch {
+		case h.seen != nil && h.seen.Others: // its events may have been taken for another's, and then none will come
+			h.remaining = min(h.remaining, h.unreported)
+		case h.reported(): // where a step has computed none of them, less was done than assumed: the KV cache may be full
 			h.remaining = h.unreported
 		}
 	}

@@ -103,6 +103,37 @@ func TestSeenMovesTheQueue(t *testing.T) {
 	}
 }
 
+// TestSeenOfOthers: messages without blocks of a prompt show that it waits, unless others may have got its blocks: then it drains by the
+// rate.
+func TestSeenOfOthers(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	for _, others := range []bool{false, true} {
+		f, s := heard(c)
+		seen := &Seen{Blocks: 625, Others: others}
+		f.Book("a", s, Work{Tokens: 10000, Context: 10000, Seen: seen})
+		for range 40 {
+			c.t = c.t.Add(50 * time.Millisecond)
+			s.Progress(func([]uint64) int { return 0 }, c.t)
+		}
+		want := 10000.
+		if others {
+			want = 0
+		}
+		if l := s.Load(c.t); l.Backlog != want {
+			t.Errorf("others %v: after 2 s without any of its blocks %v tokens are queued, want %v", others, l.Backlog, want)
+		}
+		f, s = heard(c)
+		seen = &Seen{Blocks: 625, Others: others}
+		f.Book("b", s, Work{Tokens: 10000, Context: 10000, Seen: seen})
+		seen.Store(500)
+		c.t = c.t.Add(50 * time.Millisecond)
+		s.Progress(func([]uint64) int { return 0 }, c.t)
+		if l := s.Load(c.t); l.Backlog != 2000 {
+			t.Errorf("others %v: after 500 of 625 blocks %v tokens are queued, want 2000", others, l.Backlog)
+		}
+	}
+}
+
 // TestEarlyBlocks checks that, for a slot that reports blocks when their step begins, a message means that the blocks of the
 // previous one are computed.
 func TestEarlyBlocks(t *testing.T) {
