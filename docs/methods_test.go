@@ -15,7 +15,6 @@ const mostMethods = 30
 
 // manyMethods are the types that may have more, by the reason.
 var manyMethods = map[string]string{
-	"engine/trtllm.Decoder":  "a parser: a method for each kind of event and field",
 	"prompt/template.parser": "a parser: a method for each production",
 	"prompt/template.state":  "an interpreter: a method for each kind of node",
 }

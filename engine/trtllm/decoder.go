@@ -57,15 +57,15 @@ type Decoder struct {
 	next      uint64      // the next event number expected
 	started   bool
 	scope     scope
-	room      kvevent.Room            // for offGPU and items
-	anyStored bool                    // something was stored since the last clear
-	offGPU    map[uint64]kvevent.Tier // tier of each block that left the GPU
+	room      kvevent.Room // for offGPU and items
+	anyStored bool         // something was stored since the last clear
+	offGPU    tiers
 	s         stored
 	items     itemState
 	// severalWindows: the model has layers with a smaller window, whose blocks a hit needs too. Not all of what it needs is known.
 	severalWindows bool
 	groups         wire.Groups // of the ZeroMQ form
-	unknownField   string      // the first key of the current event that no release sends (JSON form)
+	strange        strangeKey  // of the current event (JSON form)
 }
 
 // scope identifies one stream of a model with several attention windows. Blocks of the largest window, which no layer outlives,
@@ -121,14 +121,14 @@ func (d *Decoder) json(payload []byte) error {
 	n := uint64(0)
 	list.ForEach(func(_, event gjson.Result) bool {
 		before := d.a
-		d.unknownField = ""
+		d.strange = ""
 		n++
 		if err := d.envelope(event); err != nil {
 			d.a.Rollback(before)
 			d.out.Bad++
 			first = cmp.Or(first, err)
 		}
-		d.out.CountKey(d.unknownField)
+		d.out.CountKey(string(d.strange))
 		return true
 	})
 	if n > 0 && d.out.Bad+d.out.Unknown == n {
@@ -159,12 +159,12 @@ func (d *Decoder) envelope(event gjson.Result) error {
 			data = v
 		case "hash_algo":
 		default:
-			d.unknownKey(key.Str)
+			d.strange.found(key.Str)
 		}
 		return true
 	})
 	if rank, _ := whole(rank); rank != d.Rank {
-		d.unknownField = ""
+		d.strange = ""
 		return nil
 	}
 	at := scope{window: math.MaxInt, known: true} // no window given: full attention
@@ -185,20 +185,20 @@ var (
 	mediaKeys = []string{"type", "hash", "start_offset", "uuid"}
 )
 
-// checkKeys records a key of an object that is not among the known ones.
-func (d *Decoder) checkKeys(object gjson.Result, known []string) {
+// strangeKey is the first key of an event that no release sends; "": there is none.
+type strangeKey string
+
+// check looks for a key of an object that is not among the known ones.
+func (k *strangeKey) check(object gjson.Result, known []string) {
 	object.ForEach(func(key, _ gjson.Result) bool {
 		if !slices.Contains(known, key.Str) {
-			d.unknownKey(key.Str)
+			k.found(key.Str)
 		}
 		return true
 	})
 }
 
-// unknownKey records a key of the event that no release sends.
-func (d *Decoder) unknownKey(key string) {
-	d.unknownField = cmp.Or(d.unknownField, key, "an empty key")
-}
+func (k *strangeKey) found(key string) { *k = cmp.Or(*k, strangeKey(key), "an empty key") }
 
 // number detects gaps and restarts. Numbers rise by one per rank; missing events cannot be requested again.
 func (d *Decoder) number(id uint64) {
@@ -273,7 +273,7 @@ func (d *Decoder) data(data gjson.Result, at scope) error {
 	if !d.provesPrefix(at) {
 		return d.other(kind, data, at)
 	}
-	d.checkKeys(data, dataKeys)
+	d.strange.check(data, dataKeys)
 	switch kind {
 	case "stored":
 		parent, hasParent := blockHash(data.Get("parent_hash"))
@@ -333,7 +333,7 @@ func (d *Decoder) updated(engineHash uint64, level gjson.Result) {
 	was, now := tierOf(from), tierOf(to)
 	if now == kvevent.GPU {
 		drop(d, d.offGPU, engineHash)
-	} else if !d.setOffGPU(engineHash, now) {
+	} else if !d.offGPU.set(engineHash, now, d.room) {
 		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: was, EngineHashes: one})
 		return
 	}
@@ -341,15 +341,18 @@ func (d *Decoder) updated(engineHash uint64, level gjson.Result) {
 		kvevent.Event{Kind: kvevent.Removed, Tier: was, EngineHashes: one})
 }
 
-// setOffGPU records that a block lies outside the GPU. It returns false if the table is full.
-func (d *Decoder) setOffGPU(engineHash uint64, tier kvevent.Tier) bool {
-	if d.offGPU == nil {
-		d.offGPU = make(map[uint64]kvevent.Tier)
+// tiers are where those blocks are that left the GPU.
+type tiers map[uint64]kvevent.Tier
+
+// set records that a block lies outside the GPU. It returns false if there is no room for it.
+func (t *tiers) set(engineHash uint64, tier kvevent.Tier, room kvevent.Room) bool {
+	if *t == nil {
+		*t = make(tiers)
 	}
-	if _, known := d.offGPU[engineHash]; !known && (len(d.offGPU) >= maxOffGPU || !d.room.Take(rememberedBytes)) {
+	if _, known := (*t)[engineHash]; !known && (len(*t) >= maxOffGPU || !room.Take(rememberedBytes)) {
 		return false
 	}
-	d.offGPU[engineHash] = tier
+	(*t)[engineHash] = tier
 	return true
 }
 

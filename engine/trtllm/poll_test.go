@@ -121,7 +121,7 @@ func TestAnswerIsBounded(t *testing.T) {
 	}
 	d := Decoder{offGPU: map[uint64]kvevent.Tier{}}
 	for i := range uint64(maxOffGPU + 10) {
-		if d.setOffGPU(i, kvevent.CPU) != (i < maxOffGPU) {
+		if d.offGPU.set(i, kvevent.CPU, d.room) != (i < maxOffGPU) {
 			t.Fatalf("block %d", i)
 		}
 	}

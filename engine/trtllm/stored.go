@@ -80,7 +80,7 @@ func (d *Decoder) storedBlock(v gjson.Result) (err error) {
 			}
 		case "type", "priority":
 		default:
-			d.unknownKey(key.Str)
+			d.strange.found(key.Str)
 		}
 		return err == nil
 	})
@@ -115,7 +115,7 @@ func (d *Decoder) readTokens(tokens gjson.Result) (extra uint64, err error) {
 				}
 			case "type":
 			default:
-				d.unknownKey(key.Str)
+				d.strange.found(key.Str)
 			}
 			return true
 		})
@@ -140,7 +140,7 @@ func (d *Decoder) readKeys(keys gjson.Result) (err error) {
 			err = errors.New("mm_key without a hash")
 			return false
 		}
-		d.checkKeys(k, mediaKeys)
+		d.strange.check(k, mediaKeys)
 		start, _ := whole(k.Get("start_offset"))
 		d.key(name, start, &run)
 		return true
@@ -232,7 +232,7 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 		if e.Tier == kvevent.GPU {
 			drop(d, d.offGPU, b.engineHash)
 		} else {
-			d.setOffGPU(b.engineHash, e.Tier)
+			d.offGPU.set(b.engineHash, e.Tier, d.room)
 		}
 	}
 	e.EngineHashes, e.Locals = kvevent.Tail(d.a.EngineHashes, hs), kvevent.Tail(d.a.Locals, ls)
