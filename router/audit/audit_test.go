@@ -127,14 +127,14 @@ func (b *bench) verdict(id string) Verdict {
 	b.t.Helper()
 	x := b.a.byID[id]
 	if x == nil {
-		b.t.Fatalf("%s is not watched", id)
+		b.t.Fatalf("%s: got no expectation, want it watched", id)
 	}
 	b.a.End(id, true)
 	b.now = b.now.Add(grace)
 	v, _ := b.a.verdictOf(x)
 	b.a.judge(b.now)
 	if b.a.byID[id] != nil {
-		b.t.Fatalf("%s is still watched after its verdict", id)
+		b.t.Fatalf("%s: got it watched after its verdict, want it forgotten", id)
 	}
 	return v
 }
@@ -315,7 +315,7 @@ func TestMoveAndFailure(t *testing.T) {
 	b.expect("gone", prompt)
 	b.a.Leave(first)
 	if len(b.a.byID) != 0 || len(b.a.slots) != 0 {
-		t.Error("a worker that left is still watched, want len(b.a.byID) == 0, len(b.a.slots) == 0")
+		t.Errorf("of a worker that left: got %d requests and %d slots kept, want none", len(b.a.byID), len(b.a.slots))
 	}
 	b.expect("f", prompt)
 	b.a.End("f", false)
@@ -556,7 +556,7 @@ func TestSideBySide(t *testing.T) {
 				b.a.Stored(slot, &e)
 				x.slot.compareMu.Lock()
 				if !x.held && i%5 != 0 {
-					t.Errorf("%s did not meet its event, want x.held or i%%5 == 0", id)
+					t.Errorf("%s: got no event, want its own", id)
 				}
 				x.slot.compareMu.Unlock()
 				b.a.End(id, i%7 != 0)
@@ -567,8 +567,8 @@ func TestSideBySide(t *testing.T) {
 	all.Wait()
 	b.a.judge(time.Unix(1010, 0))
 	if len(b.a.byID) != 0 || b.a.tokens != 0 || b.a.blocks != 0 || len(b.a.ended) != 0 {
-		t.Errorf("%d requests, %d tokens, %d blocks are kept of none, want len(b.a.byID) == 0, b.a.tokens == 0, b.a.blocks == 0, "+
-			"len(b.a.ended) == 0", len(b.a.byID), b.a.tokens, b.a.blocks)
+		t.Errorf("after all were judged: got %d requests, %d tokens, %d blocks, %d ended requests kept, want none",
+			len(b.a.byID), b.a.tokens, b.a.blocks, len(b.a.ended))
 	}
 }
 

@@ -77,7 +77,7 @@ func TestParentIsShown(t *testing.T) {
 		b.a.o.Parent = func(slot indexer.SlotID, engineHash uint64, leading []uint64) {
 			got = len(leading)
 			if slot != b.slot || engineHash != old || !slices.Equal(leading, all[:got]) {
-				t.Errorf("%s: %d, %d blocks, want slot == b.slot, engineHash == old, slices.Equal(leading, all[:got])", name, engineHash, got)
+				t.Errorf("%s: got slot %d, parent %d, blocks %v; want %d, %d, %v", name, slot, engineHash, leading, b.slot, old, all[:got])
 			}
 		}
 		b.named("r", prompt)

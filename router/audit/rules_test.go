@@ -314,7 +314,7 @@ func TestHeldBeginning(t *testing.T) {
 				t.Errorf("aside: %s; want %s", got, want)
 			}
 			if list := b.a.Aside(); differs && list[0].First.Position != 32 {
-				t.Errorf("%+v, want !differs or list[0].First.Position == 32", list)
+				t.Errorf("got a first difference at token %d, want 32", list[0].First.Position)
 			}
 		})
 	}

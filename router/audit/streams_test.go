@@ -216,8 +216,7 @@ func TestLate(t *testing.T) {
 		}
 		if list := b.a.Late(); i >= fewPlaced && (len(list) != 1 || list[0].Worker != "a" || list[0].By != 3*time.Second ||
 			list[0].Since.IsZero()) {
-			t.Fatalf(`%d: %+v, want i < %v or (len(list) == 1, list[0].Worker == "a", list[0].By == 3*time.Second, `+
-				`!list[0].Since.IsZero())`, i, list, fewPlaced)
+			t.Fatalf("request %d: got %+v, want worker a late by 3 s since some moment", i, list)
 		}
 	}
 	if got := b.found(); got != "" {
@@ -240,9 +239,9 @@ func TestLate(t *testing.T) {
 		t.Errorf("%d requests may be late, want at most %d", n, openLate)
 	}
 	b.now = b.now.Add(latePatience)
-	if b.a.judge(b.now) || len(b.a.mayBeLate) > 0 || len(b.a.Late()) > 0 {
-		t.Errorf("%d requests may be late after %v; %+v, want !b.a.judge(b.now), len(b.a.mayBeLate) <= 0, len(b.a.Late()) <= 0",
-			len(b.a.mayBeLate), latePatience, b.a.Late())
+	if more := b.a.judge(b.now); more || len(b.a.mayBeLate) > 0 || len(b.a.Late()) > 0 {
+		t.Errorf("after %v: got more to judge %v, %d requests that may be late, %+v late; want none",
+			latePatience, more, len(b.a.mayBeLate), b.a.Late())
 	}
 }
 

@@ -137,7 +137,7 @@ func TestDecodingCosts(t *testing.T) {
 	d := decoding(&Candidate{Overlap: Overlap{Tokens: 5000, Exact: 4000, Predicted: 4000, Offloaded: 4000}, Backlog: 3000,
 		Inflight: 3, Rate: 10000})
 	if got := (Fleet{}).Cost(&d); d.Elsewhere != Fetch(5000) || got.Prefill != 0 || got.Fetch != 0 {
-		t.Errorf("got %+v, want d.Elsewhere == Fetch(5000), got.Prefill == 0, got.Fetch == 0", d)
+		t.Errorf("got %v elsewhere, prefill %v, fetch %v; want %v, 0, 0", d.Elsewhere, got.Prefill, got.Fetch, Fetch(5000))
 	}
 }
 
@@ -149,7 +149,7 @@ func TestEncodingApartCosts(t *testing.T) {
 	apart := Candidate{Overlap: Overlap{Tokens: 1000}, EncodedApart: 1000, Inflight: 20, Elsewhere: Fetch(0) + 1000}
 	a, b := f.Cost(&own), f.Cost(&apart)
 	if a.Delay != 2*b.Delay || a.Prefill != 2*b.Prefill || b.Elsewhere < 1000 || a.Sum() < b.Sum() {
-		t.Errorf("own %+v, apart %+v, want a.Delay == 2*b.Delay, a.Prefill == 2*b.Prefill, b.Elsewhere >= 1000, a.Sum() >= b.Sum()", a, b)
+		t.Errorf("got costs %+v and, encoded apart, %+v; want half the delay and prefill apart, at least 1000 elsewhere, no higher sum", a, b)
 	}
 }
 

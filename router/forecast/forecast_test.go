@@ -73,8 +73,7 @@ func TestStack(t *testing.T) {
 			}
 			for i, key := range list {
 				if d, ok := s.depth(key); !ok || d != len(list)-1-i {
-					t.Fatalf("seed %d, step %d: depth %d, %v of block %d of %d, want ok, d == len(list)-1-i",
-						seed, step, d, ok, i, len(list))
+					t.Fatalf("seed %d, step %d, block %d: got depth %d (known %v), want %d", seed, step, i, d, ok, len(list)-1-i)
 				}
 			}
 		}
@@ -383,10 +382,10 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	if kept != m.held || kept > m.most {
-		t.Errorf("%d blocks are kept and %d counted, of %d, want kept == %v, kept <= %v", kept, m.held, m.most, m.held, m.most)
+		t.Errorf("got %d blocks kept, want %d as counted, and at most %d", kept, m.held, m.most)
 	}
 	if n := len(m.last); n > kept {
-		t.Errorf("%d blocks have a last worker, of %d that are kept, want n <= %v", n, kept, kept)
+		t.Errorf("got %d blocks with a last worker, want at most the %d that are kept", n, kept)
 	}
 	m.Resize(caches[:1], start)
 	if n := len(slices.Collect(maps.Values(m.last))); m.held != m.slots[0].len() || n > m.held {
@@ -453,8 +452,8 @@ func TestBusy(t *testing.T) {
 		f := m.Forecast(time.Hour, start)
 		less, fewer, larger := f.With(0.5, 5).Bound, f.With(1, 4).Bound, f.With(1.2, 5).Bound
 		if less != c.less || fewer != c.fewer || larger != c.larger {
-			t.Errorf("%+v: bounds %q, %q, %q; busy %v, want less == %v, fewer == %v, larger == %v",
-				c, less, fewer, larger, f.Today.Busy, c.less, c.fewer, c.larger)
+			t.Errorf("busy %v: got bounds %q, %q, %q with half the cache, four workers, a larger cache; want %q, %q, %q",
+				f.Today.Busy, less, fewer, larger, c.less, c.fewer, c.larger)
 		}
 	}
 }
@@ -473,7 +472,7 @@ func TestSaid(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if got := fmt.Sprint((&Forecast{}).String()); got == want || got == "" {
-		t.Errorf(`without traffic: %q, want got != %v, got != ""`, got, want)
+		t.Errorf("without traffic: got %q, want another text than with it", got)
 	}
 }
 
@@ -535,7 +534,7 @@ func TestNeeds(t *testing.T) {
 	}
 	asks := &Needs{From: 5, To: 20}
 	if asks.Answer() != nil || (*Needs)(nil).Answer() != nil {
-		t.Error("answered before Settle, want asks.Answer() == nil, (*Needs)(nil).Answer() == nil")
+		t.Error("before Settle: got an answer, want none")
 	}
 	m.Decided(Request{0, old, 16, 16*len(old) + 1, true, asks, 0, 0}, at)
 	m.Settle()

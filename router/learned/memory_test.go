@@ -85,7 +85,7 @@ func TestMemory(t *testing.T) {
 		m.Recall(1, r.path(), &p)
 		switch {
 		case p.Learned > len(p.Blocks) || !p.Estimate && p.Learned < len(p.Blocks):
-			t.Fatalf("%+v, want p.Learned <= len(p.Blocks), p.Estimate or p.Learned >= len(p.Blocks)", p)
+			t.Fatalf("got %d of %d blocks learned (estimate %v), want all of them, or fewer and an estimate", p.Learned, len(p.Blocks), p.Estimate)
 		case p.Estimate:
 			estimates++
 			if n := common(p.Blocks, chain); n < p.Learned {
@@ -215,7 +215,7 @@ func TestForget(t *testing.T) {
 		}
 		m.Recall(1, hot.path(), &p)
 		if p.Learned != len(chainOf(hot.prompt())) {
-			t.Fatalf("after %d others: %+v, want p.Learned == len(chainOf(hot.prompt()))", i, p)
+			t.Fatalf("after %d others: got %d blocks of a request in use, want %d", i, p.Learned, len(chainOf(hot.prompt())))
 		}
 	}
 	check(t, m)
@@ -225,7 +225,7 @@ func TestForget(t *testing.T) {
 	m.Clear()
 	m.Recall(1, hot.path(), &p)
 	if p.Learned != 0 || m.Stats().Bytes != 0 {
-		t.Errorf("%+v after Clear, %+v, want p.Learned == 0, m.Stats().Bytes == 0", p, m.Stats())
+		t.Errorf("after Clear: got %d blocks learned and %d bytes kept, want none", p.Learned, m.Stats().Bytes)
 	}
 }
 
@@ -237,15 +237,16 @@ func check(t *testing.T, m *Memory) {
 	for at, n := range m.nodes {
 		bytes += n.bytes()
 		if at.from != n.parent || at.step != n.steps[0] {
-			t.Fatalf("a node is not where its parent finds it, want at.from == %v, at.step == n.steps[0]", n.parent)
+			t.Fatalf("got a node behind %p by step %d, want it behind its parent %p by its first step %d",
+				at.from, at.step, n.parent, n.steps[0])
 		}
 		children[n.parent]++
 		if n.children == 0 {
 			leaves++
 		}
 		if int(n.from) > n.parent.length() || int(n.common) > n.length() || n.ending != nil && int(n.ending.from) > n.length() {
-			t.Fatalf("%+v behind a chain of %d, want int(n.from) <= n.parent.length(), int(n.common) <= n.length(), n.ending == "+
-				"nil or int(n.ending.from) <= n.length()", n, n.parent.length())
+			t.Fatalf("got %+v: it begins in its parent's chain of %d blocks, and has %d; want what is common and its ending within these",
+				n, n.parent.length(), n.length())
 		}
 	}
 	for n, have := range children {

@@ -139,8 +139,7 @@ func TestPathMedia(t *testing.T) {
 		t.Fatalf("%d and %d media, want 3, 2", len(a.Media), len(b.Media))
 	}
 	if a.Media[0].ID != b.Media[1].ID || a.Media[1].ID != b.Media[0].ID || a.Media[0].ID == a.Media[1].ID {
-		t.Errorf("got %+v, %+v, want a.Media[0].ID == b.Media[1].ID, a.Media[1].ID == b.Media[0].ID, a.Media[0].ID != a.Media[1].ID",
-			a.Media, b.Media)
+		t.Errorf("got media %+v and, in the other order, %+v; want the same two IDs, exchanged", a.Media[:2], b.Media)
 	}
 	for i, want := range []int32{0, 640 * 480, 640 * 480} {
 		if n := a.Steps[a.Media[i].Step].Bytes; n != want {
@@ -148,10 +147,9 @@ func TestPathMedia(t *testing.T) {
 		}
 	}
 	shorter := strings.Replace(cached, "this?", "that?", 1)
-	if n := shared(read(chat(cached)).Steps, read(chat(shorter)).Steps); n != shared(read(chat(text("And this?"))).Steps,
-		read(chat(text("And that?"))).Steps) {
-		t.Errorf(`%d steps shared of texts with a further field, want n == shared(read(chat(text("And this?"))).Steps, `+
-			`read(chat(text("And that?"))).Steps)`, n)
+	got := shared(read(chat(cached)).Steps, read(chat(shorter)).Steps)
+	if want := shared(read(chat(text("And this?"))).Steps, read(chat(text("And that?"))).Steps); got != want {
+		t.Errorf("texts with a further field share %d steps, want %d as without it", got, want)
 	}
 }
 
@@ -170,8 +168,8 @@ func TestPathGrows(t *testing.T) {
 	} {
 		short, long := pathOf(t, h, Head{}, c[0]), pathOf(t, h, Head{}, c[1])
 		if shared(short, long) != len(short) || len(long) <= len(short) || !long[len(short)].Answer {
-			t.Errorf("%s: %d of %d steps shared, then %+v, want shared(short, long) == len(short), len(long) > len(short), long[len(short)].Answer",
-				name, shared(short, long), len(short), long[len(short):])
+			t.Errorf("%s: got %d of %d steps shared, then %+v; want all of the shorter one shared, then an answer's",
+				name, shared(short, long), len(short), long[min(len(short), len(long)):])
 		}
 	}
 	ids := func(n int) string {

@@ -2,7 +2,6 @@ package learned
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -71,12 +70,12 @@ func TestSaid(t *testing.T) {
 			}
 		}
 		if p.Said != 0 && !p.Steps[p.SaidAt].Answer {
-			t.Errorf("%s: step %d is not the answer's first, want p.Said == 0 or p.Steps[p.SaidAt].Answer", name, p.SaidAt)
+			t.Errorf("%s: got an answer's hash at step %d of another message, want it at an answer's first step", name, p.SaidAt)
 		}
 	}
 	var none *Said
 	none.Write([]byte("x"), true)
-	if fmt.Sprint(none.Sum()) != "0" {
-		t.Error(`an answer that nobody reads has a hash, want fmt.Sprint(none.Sum()) == "0"`)
+	if got := none.Sum(); got != 0 {
+		t.Errorf("an answer that nobody reads: got hash %d, want 0", got)
 	}
 }

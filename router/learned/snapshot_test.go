@@ -51,7 +51,7 @@ func TestSnapshot(t *testing.T) {
 		}
 	}
 	if b.Load(a.Snapshot(1<<30)) == nil {
-		t.Error("a second one was loaded, want b.Load(a.Snapshot(1<<30)) != nil")
+		t.Error("a second snapshot: got it loaded, want an error")
 	}
 	conversations(b, 1100)
 	check(t, b)
@@ -78,8 +78,8 @@ func TestSnapshot(t *testing.T) {
 		newest := known[len(known)-1]
 		b.Recall(1, newest.path(), &p)
 		if most > 0 && (p.Tokens != len(newest.prompt()) || b.Stats().Nodes < 100) {
-			t.Errorf("of the newest came %+v, %+v, want most <= 0 or (p.Tokens == len(newest.prompt()), b.Stats().Nodes >= 100)",
-				p, b.Stats())
+			t.Errorf("snapshot of %d bytes: got %d tokens of the newest request and %d nodes, want %d tokens and at least 100 nodes",
+				most, p.Tokens, b.Stats().Nodes, len(newest.prompt()))
 		}
 		conversations(b, 500)
 		check(t, b)
@@ -121,7 +121,7 @@ func TestSnapshotIsChecked(t *testing.T) {
 		before := refused
 		try(bad)
 		if refused == before {
-			t.Errorf("%v was loaded, want refused != %v", bad, before)
+			t.Errorf("snapshot %v: got it loaded, want it refused", bad)
 		}
 	}
 	if refused < 400 {
@@ -192,7 +192,7 @@ func TestAwait(t *testing.T) {
 	var p Recalled
 	b.Recall(1, fresh.path(), &p)
 	if p.Tokens != len(fresh.prompt()) {
-		t.Errorf("%+v while a snapshot is awaited, want p.Tokens == len(fresh.prompt())", p)
+		t.Errorf("while a snapshot is awaited: got %d tokens of what was taught since, want %d", p.Tokens, len(fresh.prompt()))
 	}
 	if err := b.Load(a.Snapshot(1 << 20)); err != nil {
 		t.Fatal(err)
@@ -201,7 +201,7 @@ func TestAwait(t *testing.T) {
 	for _, r := range []request{old, fresh} {
 		b.Recall(1, r.path(), &p)
 		if p.Tokens != len(r.prompt()) {
-			t.Errorf("%v: %+v, want p.Tokens == len(r.prompt())", r, p)
+			t.Errorf("request %v: got %d tokens, want %d", r, p.Tokens, len(r.prompt()))
 		}
 	}
 	answers := 0
@@ -234,9 +234,9 @@ func TestAwait(t *testing.T) {
 			t.Fatal("got the media of a path that its reader uses again, want none kept")
 		}
 	}
-	if b.Load(a.Snapshot(1<<20)) == nil || b.steps+len(b.since) != 0 {
-		t.Error("a snapshot was loaded in the place of more than was kept, want b.Load(a.Snapshot(1<<20)) != nil, " +
-			"b.steps+len(b.since) == 0")
+	if err := b.Load(a.Snapshot(1 << 20)); err == nil || b.steps+len(b.since) != 0 {
+		t.Errorf("after more lessons than are kept: got error %v, %d lessons and %d steps kept; want an error, and none kept",
+			err, len(b.since), b.steps)
 	}
 }
 

@@ -427,7 +427,7 @@ func TestWhose(t *testing.T) {
 				e.l.Stored(e.slot, &lie)
 			}
 			if x := e.l.byID["a"]; len(x.chain) > MaxBlocks {
-				e.t.Errorf("%d blocks are kept", len(x.chain))
+				e.t.Errorf("got %d blocks kept, want at most %d", len(x.chain), MaxBlocks)
 			}
 			e.end("a", len(a.prompt()), 1)
 		}, false, false, map[Outcome]int{LengthDiffers: 1}},
@@ -477,8 +477,7 @@ func TestWhose(t *testing.T) {
 				t.Errorf("outcomes %v, want %v", e.outcomes, c.want)
 			}
 			if len(e.l.byID)+len(e.l.slots)+e.l.steps+len(e.l.ended) != 0 {
-				t.Errorf("left: %d requests, %d slots, %d steps, %d ended, want "+
-					"len(e.l.byID)+len(e.l.slots)+e.l.steps+len(e.l.ended) == 0",
+				t.Errorf("got %d requests, %d slots, %d steps, %d ended requests left, want none",
 					len(e.l.byID), len(e.l.slots), e.l.steps, len(e.l.ended))
 			}
 		})
@@ -493,19 +492,19 @@ func TestWatchIsBounded(t *testing.T) {
 		e.watch(string(rune('a'+i)), "", r)
 	}
 	if n := len(e.l.slots[e.slot]); n != openPerSlot || e.outcomes[NoRoom] != 10 {
-		t.Errorf("%d requests are watched, %v, want n == %v, e.outcomes[NoRoom] == 10", n, e.outcomes, openPerSlot)
+		t.Errorf("got %d requests watched and %d without room, want %d and 10", n, e.outcomes[NoRoom], openPerSlot)
 	}
 	e.now = e.now.Add(patience + time.Second)
 	e.l.Settle(e.now)
 	if len(e.l.byID)+e.l.steps != 0 {
-		t.Errorf("%d requests, %d steps are left, want len(e.l.byID)+e.l.steps == 0", len(e.l.byID), e.l.steps)
+		t.Errorf("after patience: got %d requests and %d steps left, want none", len(e.l.byID), e.l.steps)
 	}
 	long := Path{Steps: slices.Repeat([]Step{{}}, MaxSteps)}
 	for i := range openSteps/MaxSteps + 5 {
 		e.l.Watch(&Request{ID: string(rune('a' + i)), Slot: indexer.SlotID(i), Path: long})
 	}
 	if e.l.steps > openSteps || e.outcomes[NoRoom] != 15 {
-		t.Errorf("%d steps, %v, want e.l.steps <= %v, e.outcomes[NoRoom] == 15", e.l.steps, e.outcomes, openSteps)
+		t.Errorf("got %d steps watched and %d requests without room, want at most %d and 15", e.l.steps, e.outcomes[NoRoom], openSteps)
 	}
 	e.now = e.now.Add(patience + time.Second)
 	e.l.Settle(e.now)
@@ -524,7 +523,7 @@ func TestWatchIsBounded(t *testing.T) {
 	}
 	e.l.Clear()
 	if e.l.blocks != 0 {
-		t.Errorf("%d blocks are left, want e.l.blocks == 0", e.l.blocks)
+		t.Errorf("after Clear: got %d blocks left, want 0", e.l.blocks)
 	}
 }
 
@@ -550,6 +549,6 @@ func TestTeachesAtOnce(t *testing.T) {
 	now = now.Add(2 * grace)
 	l.Settle(now)
 	if len(outcomes) != 2 || outcomes[0] != Learned || outcomes[1] != Learned {
-		t.Errorf("%v, want len(outcomes) == 2, outcomes[0] == Learned, outcomes[1] == Learned", outcomes)
+		t.Errorf("got outcomes %v, want learned twice", outcomes)
 	}
 }
