@@ -269,7 +269,7 @@ var unbounded = map[string]string{
 		prompt/tokenizer.Tokenizer.special prompt/tokenizer.bpe.long prompt/tokenizer.directory.marked prompt/tokenizer.form.defaults prompt/tokenizer.postSpec.SpecialTokens prompt/tokenizer.tokenizerConfig.AddedTokens prompt/vision.loaded.names prompt/vision.family.factsOf
 		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.multiSearch.ends prompt/vision.multiSearch.next prompt/vision.settings.config prompt/vision.settings.image
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
-	"of the configuration": `engine.Media.keys media/fetch.Config.Signing router.serving.names app/serve.modelWatch.watched
+	"of the configuration": `engine.Media.keys prompt/vision.Options.ProcessorKwargs media/fetch.Config.Signing router.serving.names app/serve.modelWatch.watched
 		app/serve.servedModels.renamed app/serve.reportedModels.done workers/discover.poolFollower.ports workers/discover.Objectives.priorities
 		workers/discover.Objectives.exact app/serve.runningFinder.objectives
 		app/serve.sources.followers app/serve.sources.dynamo router/peers.Direct.lost`,
@@ -282,6 +282,7 @@ var unbounded = map[string]string{
 	"four for each worker's rank, for an hour after it has left": "app/serve.growths.of app/serve.growths.behind",
 	"one line for each rule, written at once":                    "router/audit.Class.unsaid",
 	"as many as requests that are under way":                     "prompt/tokenizer.Cache.pending workers/fleet.load.queue",
+	"64 of a period, the dearest: TestDeparturesAreBounded":      "router/report.period.Departures",
 	"as many as words of ours": "app/admin.livePage.sent app/admin.Status.Workers media/fetch.Stats.Failed " +
 		"router/report.period.Arms",
 	"as many as downloads from a host at a time": "media/fetch.host.under",

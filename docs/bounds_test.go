@@ -208,7 +208,7 @@ func (s *source) value(t *testing.T, at []string) string {
 // keeping lists the fields of a package's structs that can grow: maps, caches, lists, pools, channels with room for more than one,
 // and slices that are appended to in structs with a lock, which outlive a call.
 func keeping(dir string, list []*ast.File) (fields []string) {
-	grows, roomy := map[string]bool{}, map[string]bool{}
+	grows, roomy, maps := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	note := func(name string, v ast.Expr) {
 		call, ok := v.(*ast.CallExpr)
 		if !ok {
@@ -228,8 +228,11 @@ func keeping(dir string, list []*ast.File) (fields []string) {
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.TypeSpec:
-				if _, ok := n.Type.(*ast.StructType); ok {
+				switch n.Type.(type) {
+				case *ast.StructType:
 					structs = append(structs, n)
+				case *ast.MapType:
+					maps[n.Name.Name] = true
 				}
 			case *ast.KeyValueExpr:
 				if key, ok := n.Key.(*ast.Ident); ok {
@@ -257,6 +260,8 @@ func keeping(dir string, list []*ast.File) (fields []string) {
 						return false
 					case *ast.MapType:
 						found = true
+					case *ast.Ident:
+						found = found || maps[n.Name]
 					case *ast.ChanType:
 						found = found || n.Dir != ast.RECV && roomy[name.Name]
 					case *ast.ArrayType:
