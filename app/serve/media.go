@@ -23,8 +23,7 @@ func NewMedia(c config.Media) (*engine.Media, error) { return engine.NewMedia(fe
 func fetching(c config.Media) *fetch.Config {
 	signing := maps.Clone(fetch.DefaultSigning)
 	maps.Copy(signing, c.Signing)
-	return &fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget, MaxBytes: 64 << 20,
-		Signing: signing}
+	return &fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget, Signing: signing}
 }
 
 // parsePrefixes parses networks that config has checked.

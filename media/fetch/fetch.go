@@ -42,7 +42,7 @@ type Config struct {
 
 	Budget       time.Duration // how long Get waits (150 ms)
 	Timeout      time.Duration // how long one download may take in total (10 s)
-	MaxBytes     int64         // of one image (50 MiB)
+	MaxBytes     int64         // of one image (64 MiB)
 	MaxRedirects int           // (5); negative = none
 
 	PerHost       int   // concurrent downloads from one host (8)
@@ -78,7 +78,7 @@ type Config struct {
 
 func (c *Config) defaults() {
 	c.Budget, c.Timeout = cmp.Or(c.Budget, 150*time.Millisecond), cmp.Or(c.Timeout, 10*time.Second)
-	c.MaxBytes, c.InFlightBytes = cmp.Or(c.MaxBytes, 50<<20), cmp.Or(c.InFlightBytes, 128<<20)
+	c.MaxBytes, c.InFlightBytes = cmp.Or(c.MaxBytes, 64<<20), cmp.Or(c.InFlightBytes, 128<<20)
 	c.ByteCache, c.URLs = cmp.Or(c.ByteCache, 32<<20), cmp.Or(c.URLs, 100_000)
 	c.PerHost, c.Total, c.MaxRedirects = cmp.Or(c.PerHost, 8), cmp.Or(c.Total, 64), cmp.Or(c.MaxRedirects, 5)
 	if len(c.Ports) == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// A worker's health follows from the ends of its requests and from health checks (package health). A worker that fails fast has
-// no queue and keeps its overlap, so by load and overlap it would get more and more requests.
+// A worker's health follows from the ends of its requests (noteHealth in router/outcomes.go) and from health checks (package health). A
+// worker that fails fast has no queue and keeps its overlap, so by load and overlap it would get more and more requests.
 //
 //	requests:  in ── failuresInARow ──▶ out ── pause ──▶ trial: one request ──▶ in
 //	                                     ▲                   │
