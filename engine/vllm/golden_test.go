@@ -40,8 +40,8 @@ func checkCases(t *testing.T, set *recorded.Set) {
 				}
 				blocks += n
 			})
-			prompts += len(s.Prompts)
-			withTokens = withTokens && len(s.Prompts) > 0
+			prompts += len(s.Computed)
+			withTokens = withTokens && len(s.Computed) > 0
 		}
 		if withTokens && len(w.reached) != len(w.held) {
 			t.Errorf("%s: %d blocks stored, the prompts reach %d", worker, len(w.held), len(w.reached))
@@ -131,7 +131,7 @@ func (w *worked) needed(s recorded.Step) (blocks int, missing string) {
 		children[n] = h
 	}
 	size := recorded.BlockSize(w.worker)
-	for _, p := range s.Prompts {
+	for _, p := range s.Computed {
 		var at uint64
 		for i, local := range s.Locals(w.worker, p) {
 			h, ok := children[node{parent: at, hasParent: i > 0, local: local}]

@@ -58,7 +58,7 @@ func checkFound(t *testing.T, set *recorded.Set) {
 		}
 		var missed []string
 		for _, s := range steps {
-			for _, p := range s.Prompts {
+			for _, p := range s.Computed {
 				locals := s.Locals(worker, p)
 				var m indexer.Matches
 				index.Match(locals, &m)
@@ -102,8 +102,8 @@ func checkSequences(t *testing.T, set *recorded.Set) {
 				switch step.Op {
 				case "request":
 					want := step.Cached
-					if want >= 0 && len(step.Prompts) == 1 && !ranks {
-						got := p.foretell(step.Prompts[0], recorded.BlockSize(s.Worker), step.Salt)
+					if want >= 0 && len(step.Computed) == 1 && !ranks {
+						got := p.foretell(step.Computed[0], recorded.BlockSize(s.Worker), step.Salt)
 						if got == want {
 							equal++
 						} else if reset {
@@ -160,7 +160,7 @@ func (p *player) play(frames []recorded.Frame) {
 }
 
 // foretell returns the tokens of a prompt that a worker holds. vLLM computes at least the last token again.
-func (p *player) foretell(prompt recorded.Prompt, size int, salt string) int {
+func (p *player) foretell(prompt recorded.Computed, size int, salt string) int {
 	locals := block.Fixed().Locals(nil, prompt.Tokens[:prompt.Asked], block.Form{Size: size}, prompt.Spans, block.Fixed().Root("", salt))
 	var m indexer.Matches
 	p.index.Match(locals, &m)

@@ -106,9 +106,9 @@ func TestOverZMQ(t *testing.T) {
 	}
 	last := step[len(step)-1]
 	var m indexer.Matches
-	index.Match(block.Fixed().Locals(nil, last.Prompts[0].Tokens, block.Form{Size: 16}, last.Prompts[0].Spans,
+	index.Match(block.Fixed().Locals(nil, last.Computed[0].Tokens, block.Form{Size: 16}, last.Computed[0].Spans,
 		block.Fixed().Root("", last.Salt)), &m)
-	if want := len(last.Prompts[0].Tokens) / 16; m.Longest != want {
+	if want := len(last.Computed[0].Tokens) / 16; m.Longest != want {
 		t.Errorf("the last prompt has %d blocks in the index, want %d", m.Longest, want)
 	}
 	if s := f.Stats(); s.Restarts+s.DecodeErrors+s.UnknownParents > 0 || !s.Connected {

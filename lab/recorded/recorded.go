@@ -41,8 +41,8 @@ type Block struct {
 	Keys   json.RawMessage // extra keys; null if none
 }
 
-// Prompt is one sequence that the engine computed.
-type Prompt struct {
+// Computed is what the engine computed for one prompt: it, and its answer.
+type Computed struct {
 	Tokens []uint32 // prompt and generated ids, without the last generated one, which is never cached
 	Asked  int      // how many of them are the prompt
 	Spans  []block.Span
@@ -51,15 +51,15 @@ type Prompt struct {
 
 // Step is one request, or another operation on a worker.
 type Step struct {
-	ID      string // of the case or sequence
-	Op      string // "request", "restart", "reset_prefix_cache", "replay", …
-	Model   string
-	Salt    string
-	Prompts []Prompt // empty where the recording has no token ids
-	Blocks  []Block
-	Frames  []Frame
-	Cached  int        // cached_tokens as the engine answered; -1 if not told, or if it did not look
-	Replay  [][][]byte // Op "replay": messages as a DEALER gets them
+	ID       string // of the case or sequence
+	Op       string // "request", "restart", "reset_prefix_cache", "replay", …
+	Model    string
+	Salt     string
+	Computed []Computed // empty where the recording has no token ids
+	Blocks   []Block
+	Frames   []Frame
+	Cached   int        // cached_tokens as the engine answered; -1 if not told, or if it did not look
+	Replay   [][][]byte // Op "replay": messages as a DEALER gets them
 }
 
 // Sequence is several steps against one cache.
@@ -97,8 +97,8 @@ func BlockSize(worker string) int {
 	return size
 }
 
-// Locals hashes a prompt of s from the request's side: its tokens, media, adapter and salt, by package block.
-func (s Step) Locals(worker string, p Prompt) []uint64 {
+// Locals hashes what was computed of s from the request's side: its tokens, media, adapter and salt, by package block.
+func (s Step) Locals(worker string, p Computed) []uint64 {
 	adapter, spans := "", p.Spans
 	if s.Model == "sql-lora" { // the adapter's name in the recordings
 		adapter = s.Model
@@ -230,7 +230,7 @@ func (r rawStep) step() (Step, error) {
 			return s, err
 		}
 		s.Model, s.Salt = one.Model, one.Salt
-		s.Prompts = append(s.Prompts, one.Prompts...)
+		s.Computed = append(s.Computed, one.Computed...)
 	}
 	if r.Status != 200 {
 		return s, nil
@@ -253,7 +253,7 @@ func (r rawStep) prompts(s *Step) {
 		}
 	}
 	for i, rle := range all {
-		p := Prompt{Tokens: golden.Tokens(gjson.ParseBytes(rle))}
+		p := Computed{Tokens: golden.Tokens(gjson.ParseBytes(rle))}
 		p.Asked = len(p.Tokens)
 		if i < len(outputs) && len(outputs[i]) > 1 {
 			p.Tokens = append(p.Tokens, outputs[i][:len(outputs[i])-1]...)
@@ -266,7 +266,7 @@ func (r rawStep) prompts(s *Step) {
 			p.Names = append(p.Names, m.Hash)
 			p.Spans = append(p.Spans, block.Span{Offset: m.Offset, Length: m.Length, Name: block.Fixed().Name(m.Hash)})
 		}
-		s.Prompts = append(s.Prompts, p)
+		s.Computed = append(s.Computed, p)
 	}
 }
 

@@ -194,7 +194,7 @@ func recording(t testing.TB) (payloads [][]byte, prompts [][]uint64) {
 	const worker = "qwen3-vl-b16"
 	set := recorded.Selection(t)
 	for _, s := range set.Cases[worker] {
-		for _, p := range s.Prompts {
+		for _, p := range s.Computed {
 			prompts = append(prompts, block.Fixed().Locals(nil, p.Tokens, block.Form{Size: 16}, p.Spans, block.Fixed().Root("", s.Salt)))
 		}
 	}
