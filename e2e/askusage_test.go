@@ -34,7 +34,7 @@ func TestAskUsage(t *testing.T) {
 		chunks := strings.Split(strings.TrimSuffix(string(text), "\n\ndata: [DONE]\n\n"), "\n\n")
 		last = gjson.Parse(strings.TrimPrefix(chunks[len(chunks)-1], "data: "))
 		if err != nil || res.StatusCode != http.StatusOK || !last.IsObject() {
-			t.Fatalf("got %d, %v: %s, want no error, res.StatusCode == http.StatusOK, last.IsObject()", res.StatusCode, err, text)
+			t.Fatalf("got status %d, %v: %s; want 200 and a last chunk that is an object", res.StatusCode, err, text)
 		}
 		quiet(t, l)
 		return last, lastDecision(t, l)

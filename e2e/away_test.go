@@ -91,7 +91,7 @@ func TestSightlineAway(t *testing.T) {
 				at = strings.TrimSuffix(path, chatPath) + at
 				r := w.send(w.client, "POST", at, chat(script{}), header)
 				if refused := name == "fail_closed" && !strings.HasSuffix(at, chatPath); r.err != nil || (r.status == http.StatusOK) == refused {
-					t.Errorf("%s: %v, status %d, want no error, (r.status == http.StatusOK) != refused", at, r.err, r.status)
+					t.Errorf("%s: got %v, status %d; want no error, and 200 unless it is refused: %v", at, r.err, r.status, refused)
 				}
 				seen("up, "+at, r)
 			}

@@ -135,7 +135,7 @@ func TestBenchFleet(t *testing.T) {
 			w.queries, w.hits, 100*w.hits/max(1, w.queries),
 			w.queries-w.hits, ms(sum)/float64(max(1, len(w.first))), ms(quantile(w.first, .99)), how, w.cached, w.prompt)
 		if w.failed > 0 || w.requests != ways[0].requests {
-			t.Errorf("%s: %d of %d requests failed, want w.failed <= 0, w.requests == ways[0].requests", w.name, w.failed, w.requests)
+			t.Errorf("%s: got %d of %d requests failed, want 0 of %d", w.name, w.failed, w.requests, ways[0].requests)
 		}
 	}
 	fmt.Println("bench-fleet: judged by tokens; with all on a few cores, times measure contention")

@@ -143,7 +143,7 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 		p.Stop()
 		at := slices.IndexFunc(checks, func(r doctor.Result) bool { return r.Code == c.code })
 		if r := checks[at]; r.Verdict != doctor.Error || !strings.Contains(strings.Join(r.Evidence, "\n"), c.evidence) || r.Fix == "" {
-			t.Errorf(`got %+v, want r.Verdict == doctor.Error, strings.Contains(strings.Join(r.Evidence, "\n"), c.evidence), r.Fix != ""`, r)
+			t.Errorf("got %+v, want an error with evidence %q and a fix", r, c.evidence)
 		}
 	}
 	for _, c := range []struct {
@@ -167,7 +167,7 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 		}
 		t.Logf("Sightline %s: %v, %q", c.what, took, r.Evidence)
 		if res, err := l.Do(getOf(t, l.URL+"/v1/models")); err != nil || res.StatusCode != http.StatusOK {
-			t.Errorf("Sightline %s: Envoy does not answer: %v, want no error, res.StatusCode == http.StatusOK", c.what, err)
+			t.Errorf("Sightline %s: got %+v, %v from Envoy, want 200", c.what, res, err)
 		} else {
 			res.Body.Close()
 		}

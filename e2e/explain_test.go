@@ -103,7 +103,7 @@ func TestExplainRunning(t *testing.T) {
 
 	code, routed = call("/v1/route?book=true", string(raw))
 	if code != 200 || !routed.Get("booked").Bool() || inFlight(t, l.Admin) != 1 {
-		t.Errorf(`booked: %d %s, %d in flight, want code == 200, routed.Get("booked").Bool(), inFlight(t, l.Admin) == 1`,
+		t.Errorf("booked: got %d %s, %d in flight; want 200, booked, 1 in flight",
 			code, routed.Raw, inFlight(t, l.Admin))
 	}
 	if code, said := call("/v1/route/"+routed.Get("id").Str+"/end", `{"cached_tokens":1024,"prompt_tokens":1100}`); code != 204 ||

@@ -225,7 +225,7 @@ func TestRelay(t *testing.T) {
 			}
 			two := post(t, l, request("relay-two", "Which is nicer?", imagePart(host+"/a.jpg", nil), imagePart(host+"/b.jpg", nil)), nil)
 			if d := lastDecision(t, l); two.status != 200 || int(d.Get("cached_tokens").Int()) != two.cached {
-				t.Errorf(`two images: status %d, %d cached, decision %s, want two.status == 200, int(d.Get("cached_tokens").Int()) == two.cached`,
+				t.Errorf("two images: got status %d, %d cached, decision %s; want 200, and as many cached as decided",
 					two.status, two.cached, d.Raw)
 			}
 			for i, url := range []string{host + "/c.jpg?sig=mine", host + "/c.jpg"} {

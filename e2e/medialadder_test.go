@@ -88,8 +88,8 @@ func TestMediaLadder(t *testing.T) {
 	for what, url := range map[string]string{"another signature": host.URL + "/a.jpg?sig=2", "a local file": "file://" +
 		dir + "/a.jpg", "a data URL": dataURL(file)} {
 		if r, d := blind(imagePart(url, nil)); r.worker != first.worker || d.Get("cached_tokens").Int() < 380 {
-			t.Errorf(`%s: status %d, worker %d (first %d), decision %s, want r.worker == first.worker, d.Get("cached_tokens").Int() >= 380`,
-				what, r.status, r.worker, first.worker, d.Raw)
+			t.Errorf("%s: got status %d, worker %d, decision %s; want worker %d, at least 380 tokens cached",
+				what, r.status, r.worker, d.Raw, first.worker)
 		}
 	}
 	down := func(why string) float64 { return metric(t, l, "sightline_steps_down_total", why) }

@@ -79,7 +79,7 @@ func TestModelDirectoryChanges(t *testing.T) {
 	}
 	if at := row.Get(`findings.#(what=="one turn").difference.position`); !at.Exists() || at.Int() != 0 ||
 		row.Get(`findings.#(what=="text").verdict`).Str != "equal" {
-		t.Errorf("got %s, want at.Exists(), at.Int() == 0, row.Get(`findings.#(what==\"text\").verdict`).Str == \"equal\"", row.Raw)
+		t.Errorf("got %s, want one turn to differ at token 0, and the text equal", row.Raw)
 	}
 	if page, err := lab.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), "one turn: differs, at token 0") {
 		t.Errorf(`the page does not name the difference: got %v, want no error, strings.Contains(string(page), "one turn: differs, at token 0")`,

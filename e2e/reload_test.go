@@ -81,7 +81,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	quiet(t, l)
 	again := ask(t, l, "What is this?", dataURL(photo(71)))
 	if d := lastDecision(t, l); again.worker != first.worker || d.Get("cached_tokens").Int() < 300 {
-		t.Errorf(`after the reloads worker %d, was %d: %s, want again.worker == first.worker, d.Get("cached_tokens").Int() >= 300`,
-			again.worker, first.worker, d)
+		t.Errorf("after the reloads: got worker %d, decision %s; want worker %d, at least 300 tokens cached",
+			again.worker, d, first.worker)
 	}
 }

@@ -240,7 +240,7 @@ func TestPanicInADecision(t *testing.T) {
 		t.Errorf("a panic in a decision: got %v, status %d, want no error, 200", r.err, r.status)
 	}
 	if r := w.post(chat(script{Targets: w.addrs()}), nil); r.id() == "" || r.Worker != w.addrs()[0] {
-		t.Errorf(`the request after: decision %q, want r.id() != "", r.Worker == w.addrs()[0]`, r.id())
+		t.Errorf("the request after: got decision %q at %s, want some at %s", r.id(), r.Worker, w.addrs()[0])
 	}
 }
 

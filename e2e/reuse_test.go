@@ -33,7 +33,7 @@ func TestPromptLogprobsForgetNothing(t *testing.T) {
 		}
 		r := post(t, l, body, nil)
 		if d := lastDecision(t, l); r.status != 200 || r.cached != 0 || d.Get("cached_tokens").Int() != 0 {
-			t.Errorf(`%v: status %d, %d cached, decision %s, want r.status == 200, r.cached == 0, d.Get("cached_tokens").Int() == 0`,
+			t.Errorf("%v: got status %d, %d cached, decision %s; want 200, nothing cached, nothing promised",
 				fields, r.status, r.cached, d.Raw)
 		}
 	}

@@ -52,7 +52,7 @@ func TestRollout(t *testing.T) {
 		}},
 		{"all", map[string]any{}, func(t *testing.T, r report.Report) {
 			if r.Unsteered.Requests != 0 || r.Would.Requests != 0 || share(r.Steered) < 0.5 {
-				t.Errorf("got %+v, want r.Unsteered.Requests == 0, r.Would.Requests == 0, share(r.Steered) >= 0.5", r)
+				t.Errorf("got %+v, want no unsteered request, none compared, and at least half of the steered ones' tokens cached", r)
 			}
 		}},
 	} {

@@ -35,7 +35,7 @@ func TestPickIsObeyed(t *testing.T) {
 					t.Fatalf("%s: %v, status %d from %q, want %q", name, r.err, r.status, r.Worker, addr)
 				}
 				if r.Path != "/v1/chat/completions?x=1" || r.id() == "" || r.Headers["X-Target-Worker"] != nil {
-					t.Errorf(`%s: the worker saw %s, %v, want r.Path == "/v1/chat/completions?x=1", r.id() != "", r.Headers["X-Target-Worker"] == nil`,
+					t.Errorf("%s: got %s, %v at the worker; want /v1/chat/completions?x=1, with an id, without x-target-worker",
 						name, r.Path, r.Headers)
 				}
 			}
@@ -251,7 +251,7 @@ func TestMalformedHTTP2SteersNothing(t *testing.T) {
 		}
 		if status, err := w.sendFields(hpack.HeaderField{Name: "x-mine", Value: "1"}, true); err != nil || status != "200" ||
 			w.workers[0].served.Load() != before+1 {
-			t.Errorf(`a well-formed one: status %q, %v, want no error, status == "200", w.workers[0].served.Load() == before+1`, status, err)
+			t.Errorf("a well-formed one: got status %q, %v, %d served; want 200, %d served", status, err, w.workers[0].served.Load(), before+1)
 		}
 	}
 	t.Run("down", check)

@@ -55,7 +55,7 @@ func TestTenants(t *testing.T) {
 	first, saltOfA := ask(a, "")
 	held := first.prompt / 16 * 16
 	if first.cached != 0 || !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(saltOfA) {
-		t.Errorf("first: %d cached, salt %q, want first.cached == 0, regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(saltOfA)",
+		t.Errorf("first: got %d cached, salt %q; want 0 and 32 hex digits",
 			first.cached, saltOfA)
 	}
 	blocks := held

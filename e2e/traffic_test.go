@@ -25,8 +25,8 @@ func TestBodiesArriveWhole(t *testing.T) {
 		for name, c := range map[string]*http.Client{"HTTP/1": w.client, "HTTP/2": w.h2} {
 			r := decided(func() reply { return w.send(c, "POST", "/v1/chat/completions", body, nil) })
 			if r.err != nil || r.Worker != target || r.SHA256 != hex.EncodeToString(sum[:]) {
-				t.Errorf("%d bytes, %s: %v, status %d, %d of %d bytes at %s, want no error, r.Worker == target, r.SHA256 == hex.EncodeToString(sum[:])",
-					size, name, r.err, r.status, r.Length, len(body), r.Worker)
+				t.Errorf("%d bytes, %s: got %v, status %d, %d bytes at %s; want all of them, unchanged, at %s",
+					size, name, r.err, r.status, r.Length, r.Worker, target)
 			}
 			if got := r.Headers["Content-Length"]; len(got) != 1 {
 				t.Errorf("%d bytes, %s: content-length %q at the worker, want it kept", size, name, got)

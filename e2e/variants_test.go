@@ -82,7 +82,7 @@ func TestTwoSightlines(t *testing.T) {
 		t.Helper()
 		r := decided(func() reply { return w.post(chat(script{Targets: w.addrs()[:1]}), nil) })
 		if r.err != nil || r.Worker != w.addrs()[0] {
-			t.Fatalf("%v, status %d from %s, want no error, r.Worker == w.addrs()[0]", r.err, r.status, r.Worker)
+			t.Fatalf("got %v, status %d from %s, want an answer of %s", r.err, r.status, r.Worker, w.addrs()[0])
 		}
 		return r.id()
 	}

@@ -65,24 +65,23 @@ func TestLogAndTotalsAgree(t *testing.T) {
 	torn, err := ReadLog(strings.NewReader(log+log[:100]+"\n"+log), Range{})
 	if err != nil || torn.Unreadable != 1 || torn.Steered.Requests != 2*read.Steered.Requests ||
 		!strings.Contains(torn.String(), "1 lines are cut off") {
-		t.Errorf(`with a line that is cut off: %v, %+v, want no error, torn.Unreadable == 1, torn.Steered.Requests == `+
-			`2*read.Steered.Requests, "1 lines are cut off" in torn.String()`, err, torn)
+		t.Errorf("with a line that is cut off: got %v, %d unreadable, %d steered requests; want no error, 1 that the text tells of, %d",
+			err, torn.Unreadable, torn.Steered.Requests, 2*read.Steered.Requests)
 	}
 	want, got := fmt.Sprintf("%+v", live.Report()), fmt.Sprintf("%+v", read)
 	if got != want {
-		t.Errorf("of the log\n%s\nof the totals\n%s, want got == %v", got, want, want)
+		t.Errorf("got of the log\n%s\nwant as of the totals\n%s", got, want)
 	}
 	// Each even request is counted by the engine, each tenth among them.
 	if s := read.Unsteered; s.Requests != 400 || s.Failed != 200 || s.Known != 200 || s.Counted != 100 || s.Prompt != 200_000 ||
 		s.Cached != 100*500+100*100 {
-		t.Errorf("%+v, want s.Requests == 400, s.Failed == 200, s.Known == 200, s.Counted == 100, s.Prompt == 200_000, s.Cached "+
-			"== 100*500+100*100", s)
+		t.Errorf("unsteered: got %+v, want 400 requests, 200 failed, 200 known, 100 counted, 200000 tokens, 60000 of them cached", s)
 	}
 	w := read.Would
 	if w.Requests != 200 || w.Better != 180 || w.Spared != 180*400 || w.Worse != 20 || w.Cost != 2000 || w.Encode != 10000 ||
 		w.Timed != 180 || math.Abs(w.Millis-180*45) > 1e-6 || w.Mean != 350 {
-		t.Errorf("%+v, want w.Requests == 200, w.Better == 180, w.Spared == 180*400, w.Worse == 20, w.Cost == 2000, w.Encode == "+
-			"10000, w.Timed == 180, math.Abs(w.Millis-180*45) <= 1e-6, w.Mean == 350", w)
+		t.Errorf("compared: got %+v; want 200 requests, 180 better that spare 72000 tokens, 20 worse that cost 2000, 10000 to encode, "+
+			"180 timed by 8100 ms, 350 on average", w)
 	}
 	if w.Uncertainty < 20 || w.Uncertainty > 22 { // 1.96 × 150 ÷ √199
 		t.Errorf("350 ± %v, want at least 20, at most 22", w.Uncertainty)
@@ -142,8 +141,8 @@ func TestTooFew(t *testing.T) {
 	r := totals.Report()
 	if r.Unsteered.FirstByte != (Times{N: 19}) || r.Would.Uncertainty != 0 || r.Steered.Known != 0 || r.Steered.Requests != 1 ||
 		r.Steered.FirstByte.N != 0 {
-		t.Errorf("%+v, want r.Unsteered.FirstByte == (Times{N: 19}), r.Would.Uncertainty == 0, r.Steered.Known == 0, "+
-			"r.Steered.Requests == 1, r.Steered.FirstByte.N == 0", r)
+		t.Errorf("got %+v; want 19 first bytes of unsteered requests, too few for times and an uncertainty, and a steered one of which "+
+			"nothing is known", r)
 	}
 	for _, want := range []string{"enforce: 10%", "too few: 19", "too few for a mean: 19", "less          2 (11 %): 200 tokens less"} {
 		if text := r.String(); !strings.Contains(text, want) {
