@@ -45,9 +45,10 @@ func (f *Facts) ofChoices(l *list) {
 	begun := map[uint32]int{}
 	for i := range f.Last {
 		d := &f.Last[i]
-		if d.Used != "" && d.Addr != "" && d.Arm != report.Unsteered { // not beyond the share of enforce
+		// Not beyond the share of enforce, and not while it lasts: only the report of its end says whether it was tried elsewhere before.
+		if d.Used != "" && d.Addr != "" && d.Lasted > 0 && d.Arm != report.Unsteered {
 			went++
-			if d.Used != d.Addr && d.Lasted > 0 && !d.Retried { // while it lasts, nobody says whether it was tried elsewhere before
+			if d.Used != d.Addr && !d.Retried {
 				elsewhere, at = elsewhere+1, fmt.Sprintf("%s instead of %s", d.Used, d.Addr)
 			}
 		}

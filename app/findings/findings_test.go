@@ -499,18 +499,22 @@ func TestKnownCause(t *testing.T) {
 func TestElsewhere(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(d *router.Recent)
+		last   int // further requests, which went to b and are under way
 		want   string
 	}{
-		"chosen a, went to b":         {func(*router.Recent) {}, "SL0408"},
-		"a failed":                    {func(d *router.Recent) { d.Retried = true }, ""},
-		"it lasts: a may have failed": {func(d *router.Recent) { d.Lasted = 0 }, ""},
-		"not steered":                 {func(d *router.Recent) { d.Arm = report.Unsteered }, ""},
-		"went to a":                   {func(d *router.Recent) { d.Used = d.Addr }, ""},
+		"chosen a, went to b":            {func(*router.Recent) {}, 0, "SL0408"},
+		"a failed":                       {func(d *router.Recent) { d.Retried = true }, 0, ""},
+		"it lasts: a may have failed":    {func(d *router.Recent) { d.Lasted = 0 }, 0, ""},
+		"not steered":                    {func(d *router.Recent) { d.Arm = report.Unsteered }, 0, ""},
+		"went to a":                      {func(d *router.Recent) { d.Used = d.Addr }, 0, ""},
+		"went to b, and most still last": {func(*router.Recent) {}, 1004, "SL0408"},
 	} {
 		d := router.Recent{Used: "b", Addr: "a", Worker: "gpu-1", Lasted: time.Second}
+		lasts := d
+		lasts.Lasted = 0
 		c.change(&d)
 		got := ""
-		for _, p := range (&Facts{Last: slices.Repeat([]router.Recent{d}, 20)}).All() {
+		for _, p := range (&Facts{Last: append(slices.Repeat([]router.Recent{lasts}, c.last), slices.Repeat([]router.Recent{d}, 20)...)}).All() {
 			got += p.Code
 		}
 		if got != c.want {
