@@ -377,12 +377,19 @@ func (s *Slot) EventsLost(now time.Time) {
 func (s *Slot) unfinished(list []*Charge, now time.Time) []*Charge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	drained := 0
 	for _, h := range s.queue {
-		if h.reported() && h.unreported > 0 {
-			list = append(list, h)
-			if len(list) == cap(list) {
-				break
+		if !h.reported() || h.unreported <= 0 {
+			continue
+		}
+		if h.seen != nil && h.seen.Others && h.remaining <= 0 { // its events may never come: others get the rest of the places
+			if drained++; drained > maxLookups/2 {
+				continue
 			}
+		}
+		list = append(list, h)
+		if len(list) == cap(list) {
+			break
 		}
 	}
 	if len(list) == 0 {

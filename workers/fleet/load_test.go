@@ -134,6 +134,25 @@ func TestSeenOfOthers(t *testing.T) {
 	}
 }
 
+// TestSeenOfOthersHidesNone: however many prompts have lost their events to others, those behind move by theirs.
+func TestSeenOfOthersHidesNone(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	for i := range 2 * maxLookups {
+		f.Book(string(rune('a'+i)), s, Work{Tokens: 160, Context: 160, Seen: &Seen{Blocks: 10, Others: true}})
+	}
+	f.Book("behind", s, Work{Tokens: 1600, Context: 1600, Locals: promptOf(1, 100)})
+	for range 40 {
+		c.t = c.t.Add(50 * time.Millisecond)
+		s.Progress(stored{}.held, c.t)
+	}
+	c.t = c.t.Add(50 * time.Millisecond)
+	s.Progress(stored{1: 100}.held, c.t)
+	if l := s.Load(c.t); l.Backlog != 0 {
+		t.Errorf("behind %d prompts without events: got %v tokens queued once all blocks are stored, want 0", 2*maxLookups, l.Backlog)
+	}
+}
+
 // TestEarlyBlocks checks that, for a slot that reports blocks when their step begins, a message means that the blocks of the
 // previous one are computed.
 func TestEarlyBlocks(t *testing.T) {
