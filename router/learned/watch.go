@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	openPerSlot = 128     // requests watched at once at a slot; with one more the oldest teaches nothing
+	openPerSlot = 128     // requests watched at once at a slot; with one more the oldest teaches nothing, another replica's first
 	openSteps   = 1 << 20 // of the paths of all watched requests: 24 MiB
 	openBlocks  = 1 << 22 // of the chains of all, and of what was recalled of them: 32 MiB
 )
@@ -196,9 +196,14 @@ func (l *Learner) Watch(r *Request) {
 		return
 	}
 	if open := l.slots[r.Slot]; len(open) == openPerSlot {
-		oldest := open[max(0, slices.IndexFunc(open, func(x *watched) bool { return x.Theirs }))]
-		l.remove(oldest)
-		if !oldest.Theirs {
+		switch theirs := slices.IndexFunc(open, func(x *watched) bool { return x.Theirs }); {
+		case theirs >= 0:
+			l.remove(open[theirs])
+		case r.Theirs: // it takes no place of one that teaches
+			r.Seen.Lose()
+			return
+		default:
+			l.remove(open[0])
 			l.o.Outcome(NoRoom)
 		}
 	}

@@ -484,6 +484,24 @@ func TestWhose(t *testing.T) {
 	}
 }
 
+// Another replica's requests take no place of those that teach, and give theirs up for them.
+func TestTheirsTakeNoPlace(t *testing.T) {
+	e := newEngine(t)
+	r := request{[]int{1, 2}}
+	theirs := func(id string) {
+		e.l.Watch(&Request{ID: id, Slot: e.slot, Class: 1, Size: 16, Path: *r.path(), Shared: true, Theirs: true})
+	}
+	theirs("first")
+	for i := range openPerSlot {
+		e.watch(string(rune('a'+i)), "", r)
+	}
+	theirs("last")
+	if n := len(e.l.slots[e.slot]); e.l.byID["first"] != nil || e.l.byID["last"] != nil || n != openPerSlot || e.outcomes[NoRoom] != 0 {
+		t.Errorf("got another replica's first request watched %v, its last %v, of %d, and %d without room; want neither, %d and none",
+			e.l.byID["first"] != nil, e.l.byID["last"] != nil, n, e.outcomes[NoRoom], openPerSlot)
+	}
+}
+
 // Requests whose end is never reported, and more than a slot or the memory of their paths has room for.
 func TestWatchIsBounded(t *testing.T) {
 	e := newEngine(t)
