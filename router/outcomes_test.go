@@ -211,6 +211,18 @@ func TestRecentSince(t *testing.T) {
 	}
 }
 
+// TestRetried: a decision says whether Envoy tried more than one worker.
+func TestRetried(t *testing.T) {
+	for _, retried := range []bool{false, true} {
+		w := newWorld(t, 2)
+		d := w.decide(chatBody("m", `"hello"`))
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, Retried: retried, CachedTokens: -1})
+		if got := w.Recent(1)[0].Retried; got != retried {
+			t.Errorf("reported %v: got retried %v, want %v", retried, got, retried)
+		}
+	}
+}
+
 // TestAnswersCount checks that n answers to one prompt count as n requests that are prefilled once, as engines handle them.
 func TestAnswersCount(t *testing.T) {
 	for n, want := range map[string]int{"1": 1, "4": 4, "0": 1, "-7": 1, "1e99": 128, `"5"`: 5, /* as pydantic reads it */
