@@ -383,7 +383,8 @@ func (s *Slot) unfinished(list []*Charge, now time.Time) []*Charge {
 			continue
 		}
 		if h.seen != nil && h.seen.Others && h.remaining <= 0 { // its events may never come: others get the rest of the places
-			if drained++; drained > maxLookups/2 {
+			drained++
+			if drained > maxLookups/2 {
 				continue
 			}
 		}
