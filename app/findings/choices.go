@@ -199,7 +199,7 @@ func (f *Facts) ofCaches(l *list) {
 		if small || n > turnover*has {
 			l.add(Finding{Code: "SL0503", Severity: "warning", kind: "cache", From: "events", Fix: fixSmall, after: mayBeLate,
 				What: "its KV cache is too small: what it computes is evicted before it is asked for again"}, w.Name,
-				fmt.Sprintf("it holds %d tokens and has computed %d in a minute", has, n))
+				fmt.Sprintf("it has room for %d tokens and has computed %d in a minute", has, n))
 		}
 	}
 }

@@ -561,6 +561,9 @@ func TestSmallCache(t *testing.T) {
 		if got != c.want || !got && len(list) > 0 {
 			t.Errorf("%s: got %+v, want SL0503: %t", name, list, c.want)
 		}
+		if room := fmt.Sprintf("it has room for %d tokens", max(16*c.held, one.CacheTokens)); got && !strings.Contains(list[0].What, room) {
+			t.Errorf("%s: got %q, want it to say %q", name, list[0].What, room)
+		}
 	}
 }
 
