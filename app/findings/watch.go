@@ -29,7 +29,7 @@ type causes map[string]bool
 
 const (
 	lookPeriod = 2 * time.Second
-	logAgain   = time.Minute // between two lines about one finding: while it comes and goes, the log says that it is there
+	logAgain   = time.Minute // from a line that says that a finding is there to the next one, and to the one that says that it is over
 )
 
 // NewWatch returns a Watch; facts is called by several goroutines.
