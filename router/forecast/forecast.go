@@ -229,7 +229,7 @@ func (m *Forecaster) add(t told) bool {
 	return true
 }
 
-// Settle takes in what was told since it was last called. It costs some 0.1 µs a sampled block.
+// Settle takes in what was told since it was last called. It costs some 0.3 µs a sampled block.
 func (m *Forecaster) Settle() {
 	m.queue.Lock()
 	list := m.queue.list
