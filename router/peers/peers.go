@@ -398,14 +398,14 @@ func (x *Exchange) handleEntries(name string, entries []byte) (held *heldRequest
 	p.lastHeard = time.Now()
 	count := x.entries.WithLabelValues("taken")
 	err = eachEntry(entries, &entryHandlers{
-		shared: func(s *router.SharedBooking) { count.Inc(); x.router.Replicas().Apply(name, s) },
+		shared: func(s *router.SharedBooking) { x.router.Replicas().Apply(name, s); count.Inc() },
 		state:  func(open []router.SharedBooking) { x.router.Replicas().Reconcile(name, open) },
 		lesson: func(key uint64, l *learned.Lesson, bytes int) { x.takeLesson(p, key, l, bytes) },
 		report: func(o router.Outcome) {
 			if o.Phase == router.Lost || InstanceOf(o.ID) == x.own {
 				o.Source = x.streamNumber(name, p, &o)
-				x.entries.WithLabelValues("reports taken").Inc()
 				x.report(o)
+				x.entries.WithLabelValues("reports taken").Inc()
 			}
 		},
 		bye:     func() { x.removePeer(name, p) },
