@@ -155,16 +155,23 @@ func (f *Finding) text() string {
 }
 
 // Mended drops the findings about a model, since it is read anew, or about a worker, since its process is another one. What the worker's
-// requests said of rules counts no longer.
+// requests said of rules counts no longer, and those that are not judged yet are not judged.
 func (a *Auditor) Mended(model, worker string) {
 	if a == nil {
 		return
 	}
+	a.judgeMu.Lock() // else one could be judged in between
+	defer a.judgeMu.Unlock()
 	for _, c := range a.judged() {
 		c.forget(worker)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for _, x := range a.byID {
+		if x.Worker == worker {
+			a.remove(x)
+		}
+	}
 	a.recent = slices.DeleteFunc(a.recent, func(f Finding) bool { return f.Model == model || f.Worker == worker })
 }
 

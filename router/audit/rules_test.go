@@ -22,6 +22,7 @@ type judges struct {
 	slots   map[string]indexer.SlotID
 	n       int
 	metrics *prometheus.Registry
+	waits   bool // verdicts are not due
 }
 
 func newJudges(t *testing.T) *judges {
@@ -89,8 +90,10 @@ func (b *judges) request(o one) {
 	}
 	b.a.Stored(e.Slot, &event)
 	b.a.End(id, true)
-	b.now = b.now.Add(2 * grace)
-	b.a.judge(b.now)
+	if !b.waits {
+		b.now = b.now.Add(2 * grace)
+		b.a.judge(b.now)
+	}
 }
 
 // out lists for whom rules have stepped aside.
@@ -251,6 +254,15 @@ func TestProbed(t *testing.T) {
 		}
 	}
 	b := newJudges(t)
+	b.waits = true
+	b.request(contradicts("a"))
+	b.a.Mended("", "a")
+	b.waits = false
+	b.request(one{worker: "b", named: true})
+	if got := b.out(); got != "" || len(b.a.byID) > 0 {
+		t.Errorf("a request that its former process has served: aside %s, %d are watched; want none", got, len(b.a.byID))
+	}
+	b = newJudges(t)
 	b.request(contradicts("a"))
 	b.a.Probed("a", true)
 	b.request(contradicts("b"))
