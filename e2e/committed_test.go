@@ -10,12 +10,14 @@ import (
 	pathpkg "path"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/certs"
 	"github.com/sightline-router/sightline/lab/envoytest"
 )
@@ -58,11 +60,15 @@ func serveCommitted(t *testing.T, file, release string) {
 		host = "::1"
 	}
 	free := func() (net.Listener, string) {
-		lis, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		ports, err := lab.FreePorts(1) // no connection of others takes it before Envoy or Sightline does
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, port, _ := net.SplitHostPort(lis.Addr().String())
+		port := strconv.Itoa(ports[0])
+		lis, err := net.Listen("tcp", net.JoinHostPort(host, port))
+		if err != nil {
+			t.Fatal(err)
+		}
 		return lis, port
 	}
 	text := ports.ReplaceAllString(string(raw), "upstream_port_range: { start: 1, end: 65535 }")

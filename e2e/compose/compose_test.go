@@ -131,7 +131,8 @@ func (s setup) wantHits(prefix string) {
 			topic := fmt.Sprint(prefix, i)
 			prompt, cached := s.ask(topic)
 			if round > 0 && cached < prompt-32 {
-				s.Errorf("round %d: %s: %d of %d tokens were cached", round, topic, cached, prompt)
+				s.Errorf("round %d: %s: got %d of %d tokens cached, want at least %d; decided: %s; workers: %s", round, topic, cached, prompt,
+					prompt-32, get(s.sightline+"/decisions?n=3"), get(s.sightline+"/workers"))
 			}
 		}
 	}
